@@ -6,8 +6,8 @@
  * sleep, so that a waiting chat uses no CPU. Results must not depend on n (DESIGN: bitwise rule):
  * split work by fixed sizes and hand the pieces out with plp_team_next.
  *
- * Threads  one caller at a time; a forked child re-opens its team on first use (workers do not
- *          survive fork)
+ * Threads  one caller at a time. Workers do not survive fork(): plp_team_prepare, called before a
+ *          series of runs, starts new ones in a child.
  */
 #ifndef PLP_BASE_THREADS_H
 #define PLP_BASE_THREADS_H
@@ -19,6 +19,7 @@ typedef void (*plp_team_fn)(void *arg, uint32_t id, uint32_t n);
 
 plp_status plp_team_open(plp_team **out, uint32_t n, plp_error *err);
 void       plp_team_close(plp_team *t);
+void       plp_team_prepare(plp_team *t);
 uint32_t   plp_team_size(const plp_team *t);
 void       plp_team_run(plp_team *t, plp_team_fn fn, void *arg);
 /* The next piece of the current run, 0, 1, 2, ...: each number goes to one thread. */
