@@ -10,8 +10,8 @@
  *   sum16    a sum of n floats: lane i % 16 adds element i in order, by fma for a sum of products;
  *            then lanes i += i + 8, i += i + 4, i += i + 2, 0 += 1.
  *   exp      plp_exp of ref/math.h: the same polynomial, the same fma chain, everywhere.
- *   linear   activations in blocks of 32: amax, scale xs = amax / 127, q = rint(x * (127 / amax)) (0 if
- *            amax is 0). Per 32-block an exact int32 dot, ONE f32 term t, then acc = acc + t, a plain add,
+ *   linear   activations in blocks of 32: amax, scale xs = amax / 127, q = rint(x * (127 / amax)) (all 0 if
+ *            amax < 2^-100, where 127 / amax could overflow). Per 32-block an exact int32 dot, ONE f32 term t, then acc = acc + t, a plain add,
  *            blocks in order from +0. With ws = the block's scale, rounded once (d * sc), -off applied exactly:
  *              SYM  t = (ws * xs) * dot
  *              MIN  t = fma(wm, xs * sum(q), (ws * xs) * dot)       wm = the minimum (Q4_K: -(dmin * m))
@@ -23,7 +23,7 @@
  *            acc[d] = fma(p[t], v[t][d], acc[d]), t in order over [lo, hi) only: free slots are never
  *            initialised and may hold NaN.
  *
- * Alignment  tiles 64 bytes; everything else the natural one
+ * Alignment  tiles, x_pack's output and `work` 64 bytes; everything else the natural one
  * Bounds     no kernel reads or writes past what its arguments name (tests end inputs at guard pages),
  *            except that x_pack's output and `work` are the tier's own
  * Threads    pure functions: any; `work` is the caller's, one per thread
@@ -54,7 +54,7 @@ typedef struct plp_attn {
 } plp_attn;
 
 /* Which slots of a block each query may see: [lo[i], hi[i]), lo <= hi <= block_len; an empty range
- * leaves that query's state alone. NULL pointers: all of the block, for every query. */
+ * leaves that query's state alone (so does one that is empty within a unit of 16). NULL pointers: all of the block, for every query. */
 typedef struct plp_seen { const uint32_t *lo, *hi; } plp_seen;
 
 enum plp_rope_kind { PLP_ROPE_NORM, PLP_ROPE_NEOX };        /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
@@ -77,7 +77,8 @@ uint32_t           plp_kernels_count(void);
 const plp_kernels *plp_kernels_at(uint32_t i);
 
 /* Bytes of one block of one layer and one kv head in a sealed format, and where its parts lie.
- * f16 tile: [ K [head_dim][block_len] | V [block_len][head_dim] ] of f16. */
+ * f16 tile: [ K [head_dim][block_len] | V [block_len][head_dim] ] of f16, block_len a multiple of 16.
+ * 0 for a format that has no kernels. */
 size_t plp_tile_bytes(int32_t kv_format, uint32_t head_dim, uint32_t block_len);
 
 #endif
