@@ -569,11 +569,12 @@ plp_status plp_pool_open(plp_pool **out, const plp_pool_spec *spec, plp_error *e
     for (uint32_t i = 0; i < p->n_classes; i++) {
         class *c = &p->classes[i];
         const size_t wish = spec->slab_bytes ? spec->slab_bytes : 2u << 20;
-        const size_t fit = wish / spec->block_bytes[i];
+        size_t fit = wish / spec->block_bytes[i];
 
         c->block_bytes = spec->block_bytes[i];
-        c->per_slab = fit < 4 ? 4 : fit > SLOTS ? SLOTS : (uint32_t)fit;
-        c->slab_bytes = (c->per_slab * c->block_bytes + p->page - 1) / p->page * p->page;
+        c->slab_bytes = ((fit < 4 ? 4 : fit > SLOTS ? SLOTS : fit) * c->block_bytes + p->page - 1) / p->page * p->page;
+        fit = c->slab_bytes / c->block_bytes;                   /* rounding up to pages may have made room */
+        c->per_slab = fit > SLOTS ? SLOTS : (uint32_t)fit;
         c->releases = p->source.release && c->block_bytes >= 2 * p->page;
         for (uint32_t k = 0; k <= SLOTS; k++)
             c->with_free[k] = NONE;
