@@ -167,13 +167,19 @@ void plp_team_prepare(plp_team *t)
 
 uint32_t plp_team_size(const plp_team *t) { return t->n; }
 
-void plp_team_run(plp_team *t, plp_team_fn fn, void *arg)
+void plp_team_run_alone(plp_team *t, plp_team_fn fn, void *arg)
 {
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    fn(arg, 0, 1);
+}
+
+void plp_team_run(plp_team *t, plp_team_fn fn, void *arg)
+{
     if (t->n == 1) {
-        fn(arg, 0, 1);
+        plp_team_run_alone(t, fn, arg);
         return;
     }
+    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
     t->fn = fn;
     t->arg = arg;
     atomic_store(&t->done, 0);

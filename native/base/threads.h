@@ -22,6 +22,8 @@ void       plp_team_close(plp_team *t);
 void       plp_team_prepare(plp_team *t);
 uint32_t   plp_team_size(const plp_team *t);
 void       plp_team_run(plp_team *t, plp_team_fn fn, void *arg);
+/* The same with the caller alone, for work too small to be worth waking anybody. */
+void       plp_team_run_alone(plp_team *t, plp_team_fn fn, void *arg);
 /* The next piece of the current run, 0, 1, 2, ...: each number goes to one thread. */
 uint32_t   plp_team_next(plp_team *t);
 /* Within a run: all n threads meet. */

@@ -1,0 +1,122 @@
+/*
+ * backend/backend.h - the operations that a forward pass is made of, carried out at once
+ *
+ * A backend owns where things live. Pointers that cross this interface (activations, weights, blocks)
+ * are the backend's: on the CPU plain memory, on a GPU device addresses; the model and the engine pass
+ * them on and never look behind them. What the host reads comes through `download`.
+ *
+ * Shape    activations are f32, row-major: [n_tok][width], rows ld apart
+ * Order    an operation sees the results of those called before it
+ * Threads  one caller at a time (the engine's leader)
+ * Errors   operations cannot fail once open succeeded and `prepare` accepted the batch
+ */
+#ifndef PLP_BACKEND_BACKEND_H
+#define PLP_BACKEND_BACKEND_H
+
+#include "base/status.h"
+#include "format/gguf.h"
+
+/* A tensor as the backend holds it: a matrix [rows][k] in file layout, or a vector (rows 1, F32). */
+typedef struct plp_weight {
+    const void *data;                   /* NULL: the model has no such tensor */
+    size_t      row_bytes;
+    int32_t     type;
+    uint32_t    rows, k;
+} plp_weight;
+
+/* One matrix over shared activations: y[t][r] = (or +=) w[r] . x[t] (+ bias[r]). */
+typedef struct plp_product {
+    const plp_weight *w;
+    const float      *bias;             /* [rows] or NULL */
+    float            *y;
+    size_t            ldy;
+    bool              add;
+} plp_product;
+
+/* One session's tokens in a batch, and where its KV lies, per group of layers. */
+typedef struct plp_seq {
+    uint32_t row0, n_tok;               /* rows of the batch */
+    uint32_t pos0;                      /* position of the first */
+    /* Per group: block i of the timeline in its sealed format, and, for blocks that this batch's tokens
+     * lie in, the f16 block being written. With f16 KV both lists name the same blocks. */
+    void *const *const *sealed;         /* [group][block] */
+    void *const *const *open;           /* [group][block] */
+} plp_seq;
+
+typedef struct plp_batch {
+    uint32_t       n_tok, n_seq, n_out;
+    const int32_t *ids;                 /* [n_tok] */
+    const int32_t *pos;                 /* [n_tok] */
+    const plp_seq *seq;                 /* [n_seq] */
+    const int32_t *out_rows;            /* [n_out]: rows whose logits are wanted, rising */
+    float *const  *out;                 /* [n_out]: where they go, [n_vocab] each, host memory */
+} plp_batch;
+
+/* One layer's attention: geometry of its group's blocks and how scores are made. */
+typedef struct plp_attention {
+    uint32_t     group, layer;          /* layer: index within the group's blocks */
+    uint32_t     n_heads, n_kv_heads, head_dim, block_len;
+    int32_t      kv_format;             /* plp_kv_format of sealed blocks */
+    uint32_t     window;                /* tokens a token sees, itself included; 0: all */
+    float        scale, softcap;
+    const float *sinks;                 /* [n_heads] or NULL */
+} plp_attention;
+
+/* Sums split a context at these positions, whatever the batch or the thread count. */
+#define PLP_SPLIT_LEN 256u
+
+/* The largest of everything. */
+typedef struct plp_plan {
+    uint32_t max_tokens, max_k;         /* tokens in a batch; width of a product's input */
+    uint32_t n_heads, n_kv_heads, head_dim;
+} plp_plan;
+
+typedef struct plp_backend plp_backend;
+typedef struct plp_ops {
+    const char *name;
+    void       (*close)(plp_backend *b);
+    /* Room for everything a model of this shape will ask for; once, after the weights are bound. */
+    plp_status (*plan)(plp_backend *b, const plp_plan *plan, plp_error *err);
+    /* Room for a batch of this depth; before its first operation. */
+    plp_status (*prepare)(plp_backend *b, const plp_batch *batch, plp_error *err);
+    uint64_t   (*scratch_bytes)(const plp_backend *b);
+
+    plp_status (*buffer)(plp_backend *b, size_t n_bytes, void **out, plp_error *err);   /* until close */
+    plp_status (*weight)(plp_backend *b, const plp_tensor *t, plp_weight *out, plp_error *err);
+    void       (*upload)(plp_backend *b, void *to, const void *host, size_t n_bytes);
+    void       (*download)(plp_backend *b, void *host, const void *from, size_t n_bytes);   /* waits */
+    void      *(*slab_map)(plp_backend *b, size_t n_bytes);     /* pool memory; NULL if refused */
+    void       (*slab_unmap)(plp_backend *b, void *p, size_t n_bytes);
+
+    /* y[i] = row ids[i] of table, times scale; ids are host memory */
+    void (*embed)(plp_backend *b, const plp_weight *table, const int32_t *ids, uint32_t n, float scale, float *y);
+    /* y, x: n_rows rows of n, ld apart; w or bias NULL: none */
+    void (*rmsnorm)(plp_backend *b, float *y, const float *x, size_t ld, const float *w, uint32_t n_rows, uint32_t n, float eps);
+    void (*layernorm)(plp_backend *b, float *y, const float *x, size_t ld, const float *w, const float *bias, uint32_t n_rows, uint32_t n, float eps);
+    /* n products over the same x [n_tok][k] */
+    void (*linear)(plp_backend *b, const plp_product *p, uint32_t n, const float *x, size_t ldx, uint32_t n_tok);
+    /* Rotate n_heads heads of each row in place; cs [n_tok][n_rot/2][2] */
+    void (*rope)(plp_backend *b, float *x, size_t ld, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot,
+                 const float *cs, int kind, uint32_t n_tok);
+    /* Store k, v [n_tok][n_kv_heads * head_dim] at the tokens' positions; seal blocks that become full. */
+    void (*kv_store)(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *k, const float *v, size_t ld);
+    /* out, q [n_tok][n_heads * head_dim] */
+    void (*attention)(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *q, size_t ldq, float *out, size_t ldo);
+    void (*glu)(plp_backend *b, float *y, const float *gate, const float *up, size_t ld, uint32_t n_tok, uint32_t n, int act);
+    void (*add)(plp_backend *b, float *y, const float *x, size_t n);
+    void (*scale)(plp_backend *b, float *y, float a, size_t n);
+    void (*softcap)(plp_backend *b, float *y, float cap, size_t n);     /* cap * tanh(y / cap) */
+    /* y[i] = x[rows[i]], rows of `width`; rows are host memory */
+    void (*gather)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, uint32_t n);
+    void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
+} plp_ops;
+
+/* A backend begins with its operations: b->ops->linear(b, ...). */
+struct plp_backend { const plp_ops *ops; };
+
+plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err);
+/* The kernel tier and the size of the worker team. */
+const char *plp_cpu_backend_tier(const plp_backend *b);
+uint32_t    plp_cpu_backend_threads(const plp_backend *b);
+
+#endif
