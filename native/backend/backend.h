@@ -85,8 +85,9 @@ typedef struct plp_ops {
     plp_status (*weight)(plp_backend *b, const plp_tensor *t, plp_weight *out, plp_error *err);
     void       (*upload)(plp_backend *b, void *to, const void *host, size_t n_bytes);
     void       (*download)(plp_backend *b, void *host, const void *from, size_t n_bytes);   /* waits */
-    void      *(*slab_map)(plp_backend *b, size_t n_bytes);     /* pool memory; NULL if refused */
-    void       (*slab_unmap)(plp_backend *b, void *p, size_t n_bytes);
+    /* Pool memory; both NULL: the pool's own way (pages of the OS). slab_map: NULL if refused. */
+    void      *(*slab_map)(void *backend, size_t n_bytes);
+    void       (*slab_unmap)(void *backend, void *p, size_t n_bytes);
 
     /* y[i] = row ids[i] of table, times scale; ids are host memory */
     void (*embed)(plp_backend *b, const plp_weight *table, const int32_t *ids, uint32_t n, float scale, float *y);

@@ -172,6 +172,8 @@ typedef struct plp_engine_options {
     int32_t     kv_layout;      /* plp_kv_layout; anything but paged is a benchmark's baseline */
     uint32_t    flags;
     uint64_t    kv_budget_bytes;/* hard limit on the pool; 0: half of physical memory */
+    uint64_t    kv_cache_bytes; /* most that blocks nobody holds may keep for later reuse; 0: none, they
+                                   go back to the OS with their last holder */
     const char *spill_dir;      /* NULL: never spill */
 } plp_engine_options;
 

@@ -35,15 +35,6 @@ static void upload(plp_backend *b, void *to, const void *host, size_t n_bytes)  
 static void download(plp_backend *b, void *host, const void *from, size_t n_bytes) { memcpy(host, from, n_bytes); }
 static void copy_block(plp_backend *b, void *to, const void *from, size_t n_bytes) { memcpy(to, from, n_bytes); }
 
-static void *slab_map(plp_backend *b, size_t n_bytes)
-{
-    void *p = plp_pages_map(n_bytes);
-    if (p)
-        plp_pages_huge(p, n_bytes);
-    return p;
-}
-static void slab_unmap(plp_backend *b, void *p, size_t n_bytes) { plp_pages_unmap(p, n_bytes); }
-
 static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
 {
     plp_cpu *c = cpu_of(b);
@@ -215,7 +206,6 @@ static void cpu_close(plp_backend *b)
 static const plp_ops ops = {
     .name = "cpu", .close = cpu_close, .plan = plan, .prepare = prepare, .scratch_bytes = scratch_bytes,
     .buffer = buffer, .weight = weight, .upload = upload, .download = download,
-    .slab_map = slab_map, .slab_unmap = slab_unmap,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
     .softcap = softcap, .gather = gather, .copy_block = copy_block,

@@ -1,0 +1,117 @@
+/*
+ * engine/engine.h - where kv indices, tokens and backend buffers meet
+ *
+ * engine.c     open and close, options, information, the list of sessions
+ * session.c    one timeline: feed, rewind, fork, tokens, sampling
+ * reuse.c      sync: what of a timeline is already there; publishing sealed blocks
+ * step.c       batches: several callers' steps combined, KV reserved, the forward pass, KV committed
+ * pin.c        pinned prefixes           files.c    prefix and session files
+ * ledger.c     what the pool holds, re-counted
+ *
+ * Locking  `lock` guards the pool, the index, tables and lists. A forward pass runs without it: it reads
+ *          only what the batch names, and a session in a batch is busy, so nobody changes its table.
+ *          Lock order: a session's busy flag, then `lock`.
+ */
+#ifndef PLP_ENGINE_ENGINE_H
+#define PLP_ENGINE_ENGINE_H
+
+#include "base/platform.h"
+#include "kv/prefix.h"
+#include "kv/table.h"
+#include "model/model.h"
+#include "text/sampler.h"
+
+#include <stdatomic.h>
+
+#define PLP_MAX_CHUNK 512u              /* most tokens in one step */
+
+/* What one session wants of a step, and what came of it. */
+typedef struct plp_request {
+    struct plp_request *next;
+    plp_session        *session;
+    uint32_t            n_tok;          /* how many of its pending tokens the batch takes */
+    float              *logits;         /* [n_tok][n_vocab] for all of them, or NULL: the last one's, to the session */
+    uint32_t            cap;            /* most tokens in this step */
+    plp_block           sealed[PLP_MAX_GROUPS][PLP_MAX_CHUNK / 8];  /* taken for blocks that this step completes */
+    bool                done;
+    plp_status          status;
+    plp_error           error;
+} plp_request;
+
+struct plp_session {
+    plp_engine  *engine;                /* outlives the session, perhaps as a closed shell */
+    plp_session *before, *after;        /* in the engine's list */
+    atomic_bool  busy;
+    atomic_bool  cancelled;
+    bool         pinned;                /* a prefix: in the list, never handed to a caller */
+    uint64_t     pin_id;
+    uint64_t     last_used;             /* engine's step counter; idle sessions spill first */
+
+    int32_t     *tokens;                /* [n_tokens] of cap_tokens */
+    uint32_t     n_tokens, cap_tokens;
+    uint32_t     n_computed;            /* == table[g].n_tokens */
+    uint32_t     n_published;           /* whole blocks whose findability was settled */
+    plp_table    table[PLP_MAX_GROUPS];
+    void       **sealed[PLP_MAX_GROUPS], **open[PLP_MAX_GROUPS];    /* block addresses for the batch */
+    uint32_t     cap_addresses;
+
+    float       *logits;                /* [n_vocab], allocated at the first step */
+    bool         has_logits;
+    plp_rng      rng;
+    bool         rng_seeded;
+    void        *sample_work;
+};
+
+struct plp_engine {
+    plp_engine_options options;
+    plp_mutex   *lock;
+    uint32_t     n_references;          /* the owner, and every session */
+    bool         closed;
+
+    plp_file    *file;
+    plp_vocab   *vocab;
+    plp_backend *backend;
+    plp_model   *model;
+    plp_pool    *pool;
+    plp_prefix  *prefix;                /* NULL: PLP_ENGINE_NO_REUSE */
+    char         fingerprint[65];       /* made on first use */
+
+    plp_session *sessions;
+    uint64_t     next_pin;
+    plp_counters counters;
+
+    /* Steps: callers queue up, the first becomes leader and serves whoever is there. */
+    plp_request *queue, **queue_end;
+    bool         leading;
+    int32_t     *ids, *pos, *out_rows;  /* [max_tokens] */
+    float      **out;                   /* [max_tokens] */
+    plp_seq     *seqs;                  /* [max_tokens] */
+    plp_request **batch;                /* [max_tokens] */
+    uint32_t     max_tokens;
+};
+
+/* Pool class of a group's open (f16) and sealed blocks. */
+static inline uint32_t plp_open_class(const plp_engine *e, uint32_t group) { return group * 2; }
+static inline uint32_t plp_sealed_class(const plp_engine *e, uint32_t group)
+{
+    return e->options.kv_format == PLP_KV_F16 ? group * 2 : group * 2 + 1;
+}
+
+/* Take and release a session for one call. PLP_E_BUSY, PLP_E_CLOSED. Enter also takes the lock if asked. */
+plp_status plp_session_enter(plp_session *s, plp_error *err);
+void       plp_session_leave(plp_session *s);
+
+/* A bare session in the list; lock held. */
+plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err);
+/* Drop its blocks, unlink and free it; lock held. Returns true if the engine's shell must be freed too. */
+void       plp_session_unmake(plp_session *s);
+void       plp_engine_release(plp_engine *e);       /* one reference less; lock not held */
+plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error *err);
+/* n tokens remain in the timeline; lock held. */
+void       plp_session_cut(plp_session *s, uint32_t n);
+plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n, plp_error *err);
+
+/* Blocks that became whole: findable from now on, or replaced by an equal one; lock held. */
+void       plp_session_publish(plp_session *s);
+
+#endif

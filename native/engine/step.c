@@ -1,0 +1,321 @@
+/*
+ * engine/step.c - steps: callers combined into batches, KV reserved, one forward pass, KV committed
+ *
+ * Whoever calls first leads: it takes what has queued up, small requests first, up to one batch, and
+ * serves it; who arrives meanwhile waits and is in the next one, led by the first of them. A caller alone
+ * never waits and no thread exists for this.
+ */
+#include "engine/engine.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- one request's KV ---- */
+
+static bool make_addresses(plp_session *s, uint32_t n_groups, uint32_t n_blocks)
+{
+    if (n_blocks <= s->cap_addresses)
+        return true;
+    const uint32_t cap = n_blocks + n_blocks / 2 + 8;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        void **sealed = plp_resize(PLP_MEM_SESSION, s->sealed[g], cap, sizeof *sealed);
+        if (sealed)
+            s->sealed[g] = sealed;
+        void **open = plp_resize(PLP_MEM_SESSION, s->open[g], cap, sizeof *open);
+        if (open)
+            s->open[g] = open;
+        if (!sealed || !open)
+            return false;
+    }
+    s->cap_addresses = cap;
+    return true;
+}
+
+/* Blocks that this step completes, when sealed blocks are another class than open ones. */
+static uint32_t n_sealing(const plp_engine *e, const plp_session *s, uint32_t n)
+{
+    const uint32_t len = e->options.block_len;
+    return e->options.kv_format == PLP_KV_F16 ? 0 : (s->n_computed + n) / len - s->n_computed / len;
+}
+
+/* Everything the request will write is made writable, or nothing changes. */
+static plp_status reserve(plp_engine *e, plp_request *r)
+{
+    plp_session *s = r->session;
+    const uint32_t len = e->options.block_len, first = s->n_computed / len, end = (s->n_computed + r->n_tok + len - 1) / len;
+    const uint32_t sealing = n_sealing(e, s, r->n_tok);
+    uint32_t g = 0, taken = 0;
+    plp_status status = PLP_OK;
+    plp_copy copy;
+
+    if (!s->logits && !(s->logits = plp_alloc(PLP_MEM_SESSION, e->model->n_vocab, sizeof *s->logits)))
+        return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for logits");
+    if (!make_addresses(s, e->model->n_groups, end))
+        return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", end);
+    for (; g < e->model->n_groups; g++, taken++) {
+        plp_table *t = &s->table[g];
+        if ((status = plp_table_reserve(t, e->pool, r->n_tok, &copy, &r->error)) < 0)
+            break;
+        if (copy.to != PLP_NO_BLOCK) {
+            e->backend->ops->copy_block(e->backend, plp_pool_data(e->pool, copy.to), plp_pool_data(e->pool, copy.from),
+                                        plp_pool_block_bytes(e->pool, t->open_class));
+            plp_table_copied(t, e->pool, &copy);
+            e->counters.blocks_forked++;
+        }
+        if (sealing && (status = plp_pool_take(e->pool, plp_sealed_class(e, g), sealing, r->sealed[g], &r->error)) < 0)
+            break;
+    }
+    if (status < 0) {
+        for (uint32_t i = 0; i < e->model->n_groups; i++) {
+            plp_table_rewind(&s->table[i], e->pool, s->n_computed);
+            for (uint32_t k = 0; i < taken && k < sealing; k++)
+                plp_pool_drop(e->pool, r->sealed[i][k]);
+        }
+        if (status == PLP_E_BUDGET)
+            e->counters.budget_refusals++;
+        return status;
+    }
+    for (g = 0; g < e->model->n_groups; g++) {
+        const plp_table *t = &s->table[g];
+        for (uint32_t i = 0; i < end; i++) {
+            const bool here = i >= first, done = i < first + sealing;
+            s->sealed[g][i] = t->blocks[i] == PLP_NO_BLOCK ? NULL : plp_pool_data(e->pool, t->blocks[i]);
+            s->open[g][i] = here ? s->sealed[g][i] : NULL;
+            if (sealing && here && done)
+                s->sealed[g][i] = plp_pool_data(e->pool, r->sealed[g][i - first]);
+        }
+    }
+    return PLP_OK;
+}
+
+static void commit(plp_engine *e, plp_request *r)
+{
+    plp_session *s = r->session;
+    const uint32_t first = s->n_computed / e->options.block_len, sealing = n_sealing(e, s, r->n_tok);
+
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        plp_table_advance(&s->table[g], r->n_tok);
+        for (uint32_t i = 0; i < sealing; i++)
+            plp_table_replace(&s->table[g], e->pool, first + i, r->sealed[g][i]);
+        if (e->model->group[g].window && s->n_computed + r->n_tok > e->model->group[g].window)
+            plp_table_drop_before(&s->table[g], e->pool, s->n_computed + r->n_tok - e->model->group[g].window);
+    }
+    s->n_computed += r->n_tok;
+    e->counters.tokens_computed += r->n_tok;
+    e->counters.blocks_sealed += sealing;
+    s->last_used = e->counters.steps;
+    s->has_logits = s->n_computed == s->n_tokens;
+    plp_session_publish(s);
+}
+
+/* ---- a batch ---- */
+
+/* Unlink up to a batch of requests; those with the fewest tokens first, so that a session that
+ * generates does not wait behind prompts. */
+static uint32_t collect(plp_engine *e)
+{
+    uint32_t n = 0, room = e->max_tokens;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (plp_request **link = &e->queue; *link && room; ) {
+            plp_request *r = *link;
+            uint32_t pending = r->session->n_tokens - r->session->n_computed;
+            if (pending > r->cap)
+                pending = r->cap;
+            if (pass == 0 && pending > PLP_LOGIT_ROWS) {
+                link = &r->next;
+                continue;
+            }
+            r->n_tok = pending < room ? pending : room;
+            room -= r->n_tok;
+            e->batch[n++] = r;
+            *link = r->next;
+        }
+    e->queue_end = &e->queue;
+    for (plp_request *r = e->queue; r; r = r->next)
+        e->queue_end = &r->next;
+    return n;
+}
+
+static void finish(plp_request *r, plp_status status)
+{
+    r->status = status;
+    r->done = true;
+}
+
+/* Fill the batch from requests whose KV could be reserved; the others are finished with their error. */
+static void fill(plp_engine *e, uint32_t n_requests, plp_batch *b)
+{
+    uint32_t kept = 0;
+
+    *b = (plp_batch){ .ids = e->ids, .pos = e->pos, .seq = e->seqs, .out_rows = e->out_rows, .out = e->out };
+    for (uint32_t i = 0; i < n_requests; i++) {
+        plp_request *r = e->batch[i];
+        plp_session *s = r->session;
+        const plp_status status = reserve(e, r);
+        if (status < 0) {
+            finish(r, status);
+            continue;
+        }
+        e->batch[kept++] = r;
+        e->seqs[b->n_seq++] = (plp_seq){ .row0 = b->n_tok, .n_tok = r->n_tok, .pos0 = s->n_computed,
+                                         .sealed = (void *const *const *)s->sealed, .open = (void *const *const *)s->open };
+        for (uint32_t t = 0; t < r->n_tok; t++, b->n_tok++) {
+            e->ids[b->n_tok] = s->tokens[s->n_computed + t];
+            e->pos[b->n_tok] = (int32_t)(s->n_computed + t);
+            const bool last = s->n_computed + t + 1 == s->n_tokens;
+            if (!r->logits && !last)
+                continue;
+            e->out_rows[b->n_out] = (int32_t)b->n_tok;
+            e->out[b->n_out++] = r->logits ? r->logits + (size_t)t * e->model->n_vocab : s->logits;
+        }
+    }
+}
+
+static void refuse_all(plp_engine *e, uint32_t n, plp_status status, const plp_error *error)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        plp_session *s = e->batch[i]->session;
+        for (uint32_t g = 0; g < e->model->n_groups; g++) {
+            plp_table_rewind(&s->table[g], e->pool, s->n_computed);
+            for (uint32_t k = 0; k < n_sealing(e, s, e->batch[i]->n_tok); k++)
+                plp_pool_drop(e->pool, e->batch[i]->sealed[g][k]);
+        }
+        e->batch[i]->error = *error;
+        finish(e->batch[i], status);
+    }
+}
+
+/* One batch; lock held on entry and on return. */
+static void serve(plp_engine *e)
+{
+    const uint32_t n_requests = collect(e);
+    plp_error error = { 0 };
+    plp_status status;
+    plp_batch b;
+
+    fill(e, n_requests, &b);
+    if (b.n_seq == 0)
+        return;
+    plp_mutex_unlock(e->lock);
+    if ((status = e->backend->ops->prepare(e->backend, &b, &error)) == PLP_OK) {
+        plp_mem_guard(true);
+        plp_model_forward(e->model, &b);
+        plp_mem_guard(false);
+    }
+    plp_mutex_lock(e->lock);
+    if (status < 0) {
+        refuse_all(e, b.n_seq, status, &error);
+        return;
+    }
+    e->counters.steps++;
+    for (uint32_t i = 0; i < b.n_seq; i++) {
+        plp_request *r = e->batch[i];
+        plp_session *s = r->session;
+        commit(e, r);
+        if (r->logits && s->has_logits)
+            memcpy(s->logits, r->logits + (size_t)(r->n_tok - 1) * e->model->n_vocab, e->model->n_vocab * sizeof *s->logits);
+        finish(r, PLP_OK);
+    }
+}
+
+/* Queue n requests and return when all are done; lock held on entry and on return. */
+static void run(plp_engine *e, plp_request *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        r[i].next = NULL;
+        *e->queue_end = &r[i];
+        e->queue_end = &r[i].next;
+    }
+    for (;;) {
+        uint32_t done = 0;
+        for (uint32_t i = 0; i < n; i++)
+            done += r[i].done;
+        if (done == n)
+            return;
+        if (e->leading) {
+            plp_mutex_wait(e->lock);
+            continue;
+        }
+        e->leading = true;
+        serve(e);
+        e->leading = false;
+        plp_mutex_wake_all(e->lock);
+    }
+}
+
+/* ---- public ---- */
+
+static plp_status step(plp_session *s, float *logits, uint32_t cap, uint32_t *n_done, uint32_t *n_pending, plp_error *err)
+{
+    plp_status status = plp_session_enter(s, err);
+    if (status < 0)
+        return status;
+    plp_engine *e = s->engine;
+    plp_request r = { .session = s, .logits = logits, .cap = cap < e->options.chunk_len ? cap : e->options.chunk_len };
+
+    if (atomic_exchange(&s->cancelled, false)) {
+        status = plp_fail(err, PLP_E_CANCELLED, "cancelled with %u of %u tokens computed", s->n_computed, s->n_tokens);
+    } else if (s->n_computed < s->n_tokens) {
+        run(e, &r, 1);
+        status = r.status;
+        if (status < 0 && err)
+            *err = r.error;
+    }
+    if (n_done)
+        *n_done = status == PLP_OK ? r.n_tok : 0;
+    if (n_pending)
+        *n_pending = s->n_tokens - s->n_computed;
+    plp_session_leave(s);
+    return status;
+}
+
+plp_status plp_session_step(plp_session *s, uint32_t *n_pending, plp_error *err)
+{
+    return step(s, NULL, UINT32_MAX, NULL, n_pending, err);
+}
+
+plp_status plp_session_step_logits(plp_session *s, float *logits, uint32_t cap, uint32_t *n_done, uint32_t *n_pending, plp_error *err)
+{
+    if (!logits || cap == 0)
+        return plp_fail(err, PLP_E_ARG, "step: no room for logits");
+    return step(s, logits, cap, n_done, n_pending, err);
+}
+
+plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err)
+{
+    plp_request *r = plp_zalloc(PLP_MEM_SESSION, n, sizeof *r);
+    plp_status status = PLP_OK;
+    uint32_t entered = 0;
+
+    if (!r)
+        return plp_fail(err, PLP_E_NOMEM, "step: no memory for %u sessions", n);
+    for (; entered < n; entered++) {
+        if ((status = plp_session_enter(s[entered], err)) < 0)
+            break;
+        plp_mutex_unlock(s[entered]->engine->lock);
+        if (s[entered]->engine != s[0]->engine)
+            status = plp_fail(err, PLP_E_ARG, "step: session %u belongs to another model than session 0", entered);
+        else if (s[entered]->n_computed == s[entered]->n_tokens)
+            status = plp_fail(err, PLP_E_ARG, "step: session %u has nothing to compute", entered);
+        if (status < 0) {
+            entered++;
+            break;
+        }
+        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->options.chunk_len };
+    }
+    if (status == PLP_OK && n) {
+        plp_engine *e = s[0]->engine;
+        plp_mutex_lock(e->lock);
+        run(e, r, n);
+        plp_mutex_unlock(e->lock);
+        for (uint32_t i = 0; i < n && status == PLP_OK; i++)
+            if ((status = r[i].status) < 0 && err)
+                *err = r[i].error;
+    }
+    for (uint32_t i = 0; i < entered; i++)
+        atomic_store(&s[i]->busy, false);
+    plp_free(r);
+    return status;
+}
