@@ -92,7 +92,7 @@ void plp_session_close(plp_session *s)
 plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error *err)
 {
     plp_engine *e = s->engine;
-    plp_session *f;
+    plp_session *f = NULL;
     plp_status status = plp_session_make(&f, e, err);
     if (status < 0)
         return status;
