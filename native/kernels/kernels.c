@@ -8,6 +8,9 @@
  */
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
+#if defined __aarch64__
+#include "kernels/arm/arm.h"
+#endif
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,6 +32,11 @@ static void fill_ref(plp_kernels *k)
 /* Weakest first. A later tier of the same architecture has every feature of the earlier ones. */
 static const plp_tier tiers[] = {
     { "ref", 0, fill_ref },
+#if defined __aarch64__
+    { "neon",    PLP_CPU_NEON, plp_fill_neon },
+    { "dotprod", PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD, plp_fill_dotprod },
+    { "i8mm",    PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD | PLP_CPU_I8MM, plp_fill_i8mm },
+#endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };
 

@@ -10,6 +10,9 @@
 
 #include "kernels/kernels.h"
 
+/* linear_f may dequantise this many rows at once: the tiers' linear_work leaves that much room, in f32. */
+#define PLP_ARM_FLOAT_ROWS 4u
+
 void plp_fill_neon(plp_kernels *k);         /* needs PLP_CPU_NEON */
 void plp_fill_dotprod(plp_kernels *k);      /* PLP_CPU_DOTPROD, PLP_CPU_FP16 */
 void plp_fill_i8mm(plp_kernels *k);         /* those and PLP_CPU_I8MM */

@@ -25,8 +25,8 @@
 #ifndef PLP_KERNELS_ARM_LINEAR_H
 #define PLP_KERNELS_ARM_LINEAR_H
 
+#include "kernels/arm/arm.h"
 #include "kernels/arm/formats.h"
-#include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
 
 enum {
@@ -291,8 +291,9 @@ typedef struct strip {
 
 static size_t linear_work(uint32_t n, uint32_t k)
 {
-    (void)k;
-    return n <= DIRECT_MAX ? 0 : sizeof(strip) + n_tiles(n) * sizeof(float[STRIP_TILES][N_GROUPS][4]);
+    const size_t strips = n <= DIRECT_MAX ? 0 : sizeof(strip) + n_tiles(n) * sizeof(float[STRIP_TILES][N_GROUPS][4]);
+    const size_t rows = (size_t)PLP_ARM_FLOAT_ROWS * k * sizeof(float);
+    return strips > rows ? strips : rows;
 }
 
 INLINE void strips(int type, int form, const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n,

@@ -1,5 +1,7 @@
 /*
- * kernels/arm/neon_float.c - linear_f: rows of F32, F16 or BF16 weights times f32 activations
+ * kernels/arm/neon_float.c - linear_f: weights without an integer form times f32 activations
+ *
+ * F32, F16 and BF16 are read in place; rows of any other type are dequantised into `work` first.
  *
  * A sum16 has sixteen lanes, four vectors; a fused multiply-add takes four cycles and two start per cycle, so
  * one sum alone would leave half of them unused. One token: four rows at a time. More: 2 rows x 2 tokens,
@@ -73,17 +75,28 @@ INLINE void block(int type, uint32_t n_rows, uint32_t n_tokens, const void *cons
             out[r][t] = fold16(lanes[r][t]);
 }
 
-INLINE void blocks(int type, uint32_t n_rows, uint32_t n_tokens, const plp_rows *w, uint32_t r0, uint32_t r1,
-                   const float *x, size_t ldx, uint32_t n, float *y, size_t ldy, bool add)
+/* Rows r..r+n_rows as `block` reads them; past the last one it again, computed and not stored. */
+INLINE void find_rows(int type, uint32_t n_rows, const plp_rows *w, uint32_t r, uint32_t r1, float *work, const void *rows[])
 {
-    for (uint32_t r = r0; r < r1; r += n_rows)
+    const plp_type_info *info = type == w->type ? NULL : plp_type_get(w->type);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        rows[i] = (const char *)w->data + (size_t)(r + i < r1 ? r + i : r1 - 1) * w->row_bytes;
+        if (info) {
+            info->dequantize(rows[i], work + (size_t)i * w->k, w->k);
+            rows[i] = work + (size_t)i * w->k;
+        }
+    }
+}
+
+INLINE void blocks(int type, uint32_t n_rows, uint32_t n_tokens, const plp_rows *w, uint32_t r0, uint32_t r1,
+                   const float *x, size_t ldx, uint32_t n, float *y, size_t ldy, bool add, float *work)
+{
+    for (uint32_t r = r0; r < r1; r += n_rows) {
+        const void *rows[PLP_ARM_FLOAT_ROWS];
+        find_rows(type, n_rows, w, r, r1, work, rows);
         for (uint32_t t = 0; t < n; t += n_tokens) {
-            const void *rows[4];
             const float *tokens[2];
             float out[4][2];
-            /* Past the end: the last row or token again, computed and not stored. */
-            UNROLL for (uint32_t i = 0; i < n_rows; i++)
-                rows[i] = (const char *)w->data + (size_t)(r + i < r1 ? r + i : r1 - 1) * w->row_bytes;
             UNROLL for (uint32_t i = 0; i < n_tokens; i++)
                 tokens[i] = x + (t + i < n ? t + i : n - 1) * ldx;
             block(type, n_rows, n_tokens, rows, tokens, w->k, out);
@@ -93,22 +106,25 @@ INLINE void blocks(int type, uint32_t n_rows, uint32_t n_tokens, const plp_rows 
                     *to = add ? *to + out[i][j] : out[i][j];
                 }
         }
+    }
+}
+
+/* By the type that `block` reads. */
+INLINE void run(int type, const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx, uint32_t n, float *y,
+                size_t ldy, bool add, float *work)
+{
+    if (n == 1) blocks(type, 4, 1, w, r0, r1, x, ldx, n, y, ldy, add, work);
+    else        blocks(type, 2, 2, w, r0, r1, x, ldx, n, y, ldy, add, work);
 }
 
 static void linear_f(const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx, uint32_t n, float *y,
                      size_t ldy, bool add, void *work)
 {
-#define RUN(type)                                                                \
-    case type:                                                                   \
-        if (n == 1) blocks(type, 4, 1, w, r0, r1, x, ldx, n, y, ldy, add);        \
-        else        blocks(type, 2, 2, w, r0, r1, x, ldx, n, y, ldy, add);        \
-        break
     switch (w->type) {
-    RUN(PLP_TYPE_F32);
-    RUN(PLP_TYPE_F16);
-    RUN(PLP_TYPE_BF16);
+    case PLP_TYPE_F16:  run(PLP_TYPE_F16,  w, r0, r1, x, ldx, n, y, ldy, add, work); break;
+    case PLP_TYPE_BF16: run(PLP_TYPE_BF16, w, r0, r1, x, ldx, n, y, ldy, add, work); break;
+    default:            run(PLP_TYPE_F32,  w, r0, r1, x, ldx, n, y, ldy, add, work); break;
     }
-#undef RUN
 }
 
 void plp_fill_neon_float(plp_kernels *k) { k->linear_f = linear_f; }
