@@ -123,6 +123,7 @@ enum {
     PLP_TOKENIZE_CONTROL = 2,   /* control tokens spelled in the text become control tokens */
     PLP_TOKENIZE_CONTINUE= 4,   /* the text continues earlier text: no leading-space rule */
     PLP_TEXT_CONTROL     = 1,   /* detokenize: spell control tokens out; else they are left out */
+    PLP_TEXT_CONTINUE    = 4,   /* detokenize: the ids continue earlier ones: a leading space stays */
 };
 
 enum plp_token_kind { PLP_TOKEN_NORMAL = 1, PLP_TOKEN_UNKNOWN, PLP_TOKEN_CONTROL, PLP_TOKEN_USER, PLP_TOKEN_UNUSED, PLP_TOKEN_BYTE };

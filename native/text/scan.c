@@ -1,0 +1,320 @@
+/*
+ * text/scan.c - see scan.h
+ *
+ * Each function walks forward with peek(); where an expression would back-track, the comment says
+ * why one remembered position is enough.
+ */
+#include "text/scan.h"
+
+static inline bool is(uint32_t set, uint32_t class) { return set >> class & 1; }
+
+/* Class of the character at s[i], and where the next one begins; PLP_C_END at the end. */
+static inline uint32_t peek(const uint8_t *s, size_t i, size_t n, size_t *next)
+{
+    uint32_t c;
+
+    if (i >= n) {
+        *next = i;
+        return PLP_C_END;
+    }
+    if (s[i] < 0x80) {
+        *next = i + 1;
+        return plp_unicode_blocks[0][s[i]];
+    }
+    *next = i + plp_utf8_read(s + i, n - i, &c);
+    return plp_unicode_class(c);
+}
+
+static size_t run(const uint8_t *s, size_t i, size_t n, uint32_t set)
+{
+    size_t next;
+    while (is(set, peek(s, i, n, &next)))
+        i = next;
+    return i;
+}
+
+static inline bool is_line_end(uint8_t c) { return c == '\r' || c == '\n'; }
+
+static size_t line_ends(const uint8_t *s, size_t i, size_t n, bool slash)
+{
+    while (i < n && (is_line_end(s[i]) || (slash && s[i] == '/')))
+        i++;
+    return i;
+}
+
+/* 's 't 'm 'd 're 've 'll at s[i]: bytes, or 0. Without case, U+017F is an s as well: it folds to one. */
+static size_t contraction(const uint8_t *s, size_t i, size_t n, bool any_case)
+{
+    const uint8_t fold = any_case ? 0x20 : 0;
+    uint8_t a, b;
+
+    if (n - i < 2 || s[i] != '\'')
+        return 0;
+    a = s[i + 1] | fold;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if (n - i < 3)
+        return 0;
+    if (any_case && s[i + 1] == 0xc5 && s[i + 2] == 0xbf)
+        return 3;
+    b = s[i + 2] | fold;
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
+/*
+ * \s*[\r\n]+ (if `lines`), then \s+(?!\S), then \s+, at white space. The first ends after the run's
+ * last line end; the second gives one character back if something visible follows, and the third
+ * takes that character when it is all there is.
+ */
+static size_t white_space(const uint8_t *s, size_t i, size_t n, bool lines)
+{
+    size_t end = i, next, last = i, after_line = 0;
+
+    while (is(PLP_SET_SPACE, peek(s, end, n, &next))) {
+        last = end;
+        end = next;
+        if (lines && is_line_end(s[last]))
+            after_line = end;
+    }
+    if (after_line)
+        return after_line;
+    return end < n && last > i ? last : end;
+}
+
+/* ---- runs --------------------------------------------------------------------------------- */
+
+static bool in_chars(const plp_chars *set, uint32_t code_point)
+{
+    bool found = is(set->classes, plp_unicode_class(code_point));
+    uint32_t low = 0, high = set->n_ranges;
+
+    while (!found && low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (code_point > set->ranges[middle][1])
+            low = middle + 1;
+        else if (code_point < set->ranges[middle][0])
+            high = middle;
+        else
+            found = true;
+    }
+    return found != set->negated;
+}
+
+static bool peek_in(const plp_chars *set, const uint8_t *s, size_t i, size_t n, size_t *next)
+{
+    uint32_t c;
+
+    if (i >= n)
+        return false;
+    *next = i + plp_utf8_read(s + i, n - i, &c);
+    return in_chars(set, c);
+}
+
+static bool is_lead(const plp_scan_run *r, const uint8_t *s, size_t i, size_t n, size_t *next)
+{
+    return r->lead != PLP_LEAD_NONE && (r->lead == PLP_LEAD_SPACE ? s[i] == ' ' && (*next = i + 1, true)
+                                                                  : is(PLP_SET_SPACE, peek(s, i, n, next)));
+}
+
+/* The end of the characters of the set at s[i], or i if there are too few. */
+static size_t set_run(const plp_scan_run *r, const uint8_t *s, size_t i, size_t n)
+{
+    size_t end = i, next;
+    uint32_t count = 0;
+
+    while ((!r->most || count < r->most) && peek_in(&r->set, s, end, n, &next)) {
+        end = next;
+        count++;
+    }
+    return count < r->least ? i : end;
+}
+
+size_t plp_scan_runs(const uint8_t *s, size_t i, size_t n, const void *how)
+{
+    const plp_scan_run *r = how;
+    size_t at, next, body, end;
+
+    for (at = i; at < n; at = next) {       /* to the first place where the expression matches */
+        if (is_lead(r, s, at, n, &body) && (end = set_run(r, s, body, n)) > body)
+            return at > i ? at : end;       /* the gap before the match, or the match */
+        if ((end = set_run(r, s, at, n)) > at)
+            return at > i ? at : end;
+        peek(s, at, n, &next);
+    }
+    return n;
+}
+
+size_t plp_scan_tail_space(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    size_t at = i, next, tail = n;          /* where the white space that reaches n begins */
+
+    (void)unused;
+    for (; at < n; at = next)
+        if (!is(PLP_SET_SPACE, peek(s, at, n, &next)))
+            tail = n;
+        else if (tail == n)
+            tail = at;
+    return tail > i ? tail : n;
+}
+
+/* ---- GPT-2 -------------------------------------------------------------------------------- */
+
+size_t plp_scan_gpt2(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    const uint32_t other = PLP_SET_NOT(PLP_SET_SPACE | PLP_SET_L | PLP_SET_N);
+    const size_t short_form = contraction(s, i, n, false);
+    size_t next, body = i + (s[i] == ' ');
+    uint32_t class;
+
+    (void)unused;
+    if (short_form)
+        return i + short_form;
+    class = peek(s, body, n, &next);
+    if (is(PLP_SET_L, class))
+        return run(s, next, n, PLP_SET_L);
+    if (is(PLP_SET_N, class))
+        return run(s, next, n, PLP_SET_N);
+    if (is(other, class))
+        return run(s, next, n, other);
+    return white_space(s, i, n, false);
+}
+
+/* ---- cl100k and its children -------------------------------------------------------------- */
+
+#define UPPERS (PLP_SET(PLP_C_UPPER) | PLP_SET(PLP_C_LETTER) | PLP_SET_M)
+#define LOWERS (PLP_SET(PLP_C_LOWER) | PLP_SET(PLP_C_LETTER) | PLP_SET_M)
+
+/*
+ * [UPPERS]*[LOWERS]+ at s[i]: its end, or i. The upper run is greedy; if no lower letter follows, it
+ * gives back to its last character that is in both sets. Only letters of one case follow that one,
+ * so [LOWERS]+ then takes exactly it. *upper_end: where the upper run ends.
+ */
+static size_t cased_word(const uint8_t *s, size_t i, size_t n, size_t *upper_end)
+{
+    size_t at = i, next, both = i;
+    uint32_t class;
+
+    while (is(UPPERS, class = peek(s, at, n, &next))) {
+        at = next;
+        if (is(LOWERS, class))
+            both = at;
+    }
+    *upper_end = at;
+    return class == PLP_C_LOWER ? run(s, at, n, LOWERS) : both;
+}
+
+/* The two cased alternatives, each with and without the optional character that goes before. */
+static size_t cased(const uint8_t *s, size_t i, size_t n, size_t body)
+{
+    size_t end, upper[2];
+
+    if ((end = cased_word(s, body, n, &upper[0])) > body)
+        return end;
+    upper[1] = i;
+    if (body > i && (end = cased_word(s, i, n, &upper[1])) > i)
+        return end;
+    if (upper[0] > body)
+        return upper[0];
+    return upper[1];
+}
+
+/* \p{L}\p{M}*(?: \p{L}\p{M}*)* repeated: letters with their marks, single spaces between them. */
+static size_t spaced(const uint8_t *s, size_t i, size_t n)
+{
+    size_t next, after;
+
+    while (is(PLP_SET_L, peek(s, i, n, &next))) {
+        i = run(s, next, n, PLP_SET_M);
+        if (i < n && s[i] == ' ' && is(PLP_SET_L, peek(s, i + 1, n, &after)))
+            i++;
+    }
+    return i;
+}
+
+static size_t word(const uint8_t *s, size_t i, size_t n, size_t body, const plp_scan_style *style)
+{
+    switch (style->word) {
+    case PLP_WORD_CASED:    return cased(s, i, n, body);
+    case PLP_WORD_SPACED:   { const size_t end = spaced(s, body, n); return end > body ? end : i; }
+    case PLP_WORD_LETTERS:  { const size_t end = run(s, body, n, PLP_SET_L); return end > body ? end : i; }
+    case PLP_WORD_MARKS:    break;
+    }
+    /* A mark may be the optional character before the word or the word itself: the end is the same. */
+    const size_t end = run(s, body, n, PLP_SET_L | PLP_SET_M);
+    return end > body ? end : run(s, i, n, PLP_SET_L | PLP_SET_M);
+}
+
+size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *how)
+{
+    const plp_scan_style *style = how;
+    const uint32_t other = PLP_SET_NOT(PLP_SET_SPACE | PLP_SET_L | PLP_SET_N
+                                       | (style->word == PLP_WORD_MARKS ? PLP_SET_M : 0));
+    size_t next, end, body;
+    uint32_t class, count;
+
+    if (style->contractions == PLP_SHORT_FIRST && (end = contraction(s, i, n, true)))
+        return i + end;
+
+    class = peek(s, i, n, &next);
+    body = is(PLP_SET_L | PLP_SET_N, class) || is_line_end(s[i]) ? i : next;
+    if (!is(PLP_SET_N, class) && (end = word(s, i, n, body, style)) > i)
+        return style->contractions == PLP_SHORT_SUFFIX ? end + contraction(s, end, n, true) : end;
+
+    if (is(PLP_SET_N, class)) {
+        for (count = 1, end = next; count != style->max_digits && is(PLP_SET_N, peek(s, end, n, &next)); count++)
+            end = next;
+        return end;
+    }
+
+    body = i + (s[i] == ' ');
+    if (is(other, peek(s, body, n, &next))) {
+        end = run(s, next, n, other);
+        switch (style->tail) {
+        case PLP_TAIL_NONE:         return end;
+        case PLP_TAIL_LINES:        return line_ends(s, end, n, false);
+        case PLP_TAIL_LINES_SLASH:  return line_ends(s, end, n, true);
+        case PLP_TAIL_ONE_SLASH:    return end + (end < n && (is_line_end(s[end]) || s[end] == '/'));
+        }
+    }
+    return white_space(s, i, n, true);      /* all that is left */
+}
+
+/* ---- DeepSeek-V3 -------------------------------------------------------------------------- */
+
+static bool is_ascii_letter(uint8_t c) { return (uint8_t)((c | 0x20) - 'a') < 26; }
+
+/* The end of the match at s[i], or i. */
+static size_t deepseek3_match(const uint8_t *s, size_t i, size_t n)
+{
+    const uint32_t marks = PLP_SET_L | PLP_SET_M, signs = PLP_SET_P | PLP_SET_S;
+    size_t next, end, body;
+    const uint32_t class = peek(s, i, n, &next);
+
+    if (s[i] < 0x80 && is(signs, class) && i + 1 < n && is_ascii_letter(s[i + 1])) {
+        for (end = i + 2; end < n && is_ascii_letter(s[end]); end++)
+            ;
+        return end;
+    }
+    body = is(PLP_SET_L | signs, class) || is_line_end(s[i]) ? i : next;
+    if ((end = run(s, body, n, marks)) > body || (end = run(s, i, n, marks)) > i)
+        return end;
+    body = i + (s[i] == ' ');
+    if (is(signs, peek(s, body, n, &next)))
+        return line_ends(s, run(s, next, n, signs), n, false);
+    return is(PLP_SET_SPACE, class) ? white_space(s, i, n, true) : i;
+}
+
+size_t plp_scan_deepseek3(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    size_t end = deepseek3_match(s, i, n), next;
+
+    (void)unused;
+    if (end > i)
+        return end;
+    /* A gap: a failing attempt looks at two characters, so looking for the next match is linear. */
+    do {
+        peek(s, i, n, &next);
+        i = next;
+    } while (i < n && deepseek3_match(s, i, n) == i);
+    return i;
+}
