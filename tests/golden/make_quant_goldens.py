@@ -20,13 +20,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent.parent))
+from models.blocks import F16_AT                                           # noqa: E402
+
 DEF = HERE.parent.parent / "native" / "format" / "quants.def"
-
-# Where a block's f16 scales lie, so that random bytes can be given finite ones.
-F16_AT = {"F16": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
-          "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0],
-          "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ4_NL": [0], "IQ4_XS": [0], "TQ1_0": [52], "TQ2_0": [64]}
-
 
 def random_f16(rng, n):
     """Any finite half: normal and subnormal, both signs."""
@@ -35,6 +32,7 @@ def random_f16(rng, n):
 
 
 def valid_blocks(name, n, rng):
+    """Random bytes, with only those scales made finite that would not be."""
     block_len, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     if name == "F32":
         return rng.standard_normal(n).astype(np.float32).view(np.uint8).reshape(n, 4)
