@@ -8,6 +8,7 @@
  */
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
+#include "kernels/sealed.h"
 #if defined __aarch64__
 #include "kernels/arm/arm.h"
 #endif
@@ -27,6 +28,7 @@ static void fill_ref(plp_kernels *k)
     plp_fill_ref_linear(k);
     plp_fill_ref_vector(k);
     plp_fill_ref_attention(k);
+    plp_fill_ref_sealed(k);
 }
 
 /* Weakest first. A later tier of the same architecture has every feature of the earlier ones. */
@@ -111,6 +113,10 @@ size_t plp_tile_bytes(int32_t kv_format, uint32_t head_dim, uint32_t block_len)
     switch (kv_format) {
     case PLP_KV_F16:
         return (size_t)2 * head_dim * block_len * sizeof(uint16_t);
+    case PLP_KV_Q8:
+        return block_len == PLP_SEALED_LEN ? plp_q8_bytes(head_dim) : 0;
+    case PLP_KV_Q4:
+        return block_len == PLP_SEALED_LEN ? plp_q4_bytes(head_dim) : 0;
     }
     return 0;
 }

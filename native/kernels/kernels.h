@@ -76,7 +76,7 @@ plp_status plp_kernels_get(const plp_kernels **out, plp_error *err);
 uint32_t           plp_kernels_count(void);
 const plp_kernels *plp_kernels_at(uint32_t i);
 
-/* Bytes of one block of one layer and one kv head in a sealed format, and where its parts lie.
+/* Bytes of one block of one layer and one kv head; 0 where a format does not have that block length.
  * f16 tile: [ K [head_dim][block_len] | V [block_len][head_dim] ] of f16, block_len a multiple of 16.
  * 0 for a format that has no kernels. */
 size_t plp_tile_bytes(int32_t kv_format, uint32_t head_dim, uint32_t block_len);

@@ -268,5 +268,6 @@ void plp_model_forward(plp_model *m, const plp_batch *batch) { m->forward(m, bat
 
 size_t plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_format)
 {
-    return m->group[group].n_layers * (size_t)m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
+    const size_t n = m->group[group].n_layers * (size_t)m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
+    return (n + 63) / 64 * 64;              /* the pool's alignment */
 }

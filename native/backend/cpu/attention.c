@@ -108,6 +108,8 @@ static const char *block_tile(const job *j, void *const *blocks, uint32_t b, uin
 static void attend_blocks(const job *j, const tile *t, uint32_t b0, uint32_t b1)
 {
     const plp_kernels *k = j->c->k;
+    void (*const attend)(plp_attn *, const void *, uint32_t, plp_seen, const void *) =
+        j->a->kv_format == PLP_KV_Q8 ? k->attn_q8 : j->a->kv_format == PLP_KV_Q4 ? k->attn_q4 : k->attn_f16;
     const uint32_t group = j->a->group, len = j->a->block_len;
     void *const *sealed = t->seq->sealed[group], *const *open = t->seq->open[group];
     const bool one_format = j->a->kv_format == PLP_KV_F16;
@@ -118,7 +120,7 @@ static void attend_blocks(const job *j, const tile *t, uint32_t b0, uint32_t b1)
             for (uint32_t h = t->h0; h < t->h1; h++) {
                 const char *next = b + 1 < b1 && sealed[b + 1] ? block_tile(j, sealed, b + 1, h, j->tile_bytes) : NULL;
                 const char *now = block_tile(j, sealed, b, h, j->tile_bytes);
-                k->attn_f16(&t->state[h - t->h0], now, len, seen, next);
+                attend(&t->state[h - t->h0], now, len, seen, next);
             }
         if (!one_format && open[b] && see(j, t, b, OPEN, &seen))
             for (uint32_t h = t->h0; h < t->h1; h++)
@@ -376,9 +378,34 @@ static void store_pieces(void *arg, uint32_t id, uint32_t n_threads)
     }
 }
 
+enum { SEAL_COST = 8 };             /* times a store */
+
+/* Piece: one head of one block that this batch completes. */
+static void seal_pieces(void *arg, uint32_t id, uint32_t n_threads)
+{
+    const job *j = arg;
+    const plp_attention *a = j->a;
+    void (*const seal)(const void *, void *, uint32_t) = a->kv_format == PLP_KV_Q8 ? j->c->k->kv_seal_q8 : j->c->k->kv_seal_q4;
+    uint32_t piece = plp_team_next(j->c->team), before = 0;
+
+    for (uint32_t s = 0; s < j->batch->n_seq; s++) {
+        const plp_seq *seq = &j->batch->seq[s];
+        const uint32_t first = seq->pos0 / a->block_len, n = (seq->pos0 + seq->n_tok) / a->block_len - first;
+        for (; piece < before + n * a->n_kv_heads; piece = plp_team_next(j->c->team)) {
+            const uint32_t b = first + (piece - before) / a->n_kv_heads, h = (piece - before) % a->n_kv_heads;
+            seal(block_tile(j, seq->open[a->group], b, h, j->open_tile_bytes),
+                 (void *)block_tile(j, seq->sealed[a->group], b, h, j->tile_bytes), a->head_dim);
+        }
+        before += n * a->n_kv_heads;
+    }
+}
+
 void plp_cpu_kv_store(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *k, const float *v, size_t ld)
 {
     const job j = { .c = (plp_cpu *)b, .a = a, .batch = batch, .k = k, .v = v, .ldq = ld,
+                    .tile_bytes = plp_tile_bytes(a->kv_format, a->head_dim, a->block_len),
                     .open_tile_bytes = plp_tile_bytes(PLP_KV_F16, a->head_dim, a->block_len) };
     run(&j, store_pieces, (uint64_t)batch->n_tok * a->n_kv_heads * a->head_dim);
+    if (a->kv_format != PLP_KV_F16)
+        run(&j, seal_pieces, (uint64_t)batch->n_tok * a->n_kv_heads * a->head_dim * SEAL_COST);
 }

@@ -11,6 +11,7 @@
 void plp_fill_ref_linear(plp_kernels *k);
 void plp_fill_ref_vector(plp_kernels *k);       /* norms, rope, activations, add, scale */
 void plp_fill_ref_attention(plp_kernels *k);
+void plp_fill_ref_sealed(plp_kernels *k);
 
 /* A block of activations whose largest magnitude is below this counts as zero: 127 / amax could
  * overflow, and nothing a model computes is that small. */
