@@ -1,0 +1,717 @@
+/*
+ * check_kernels.c - every kernel of every tier that this CPU has
+ *
+ * Two questions. Is a tier bitwise equal to ref/? Asked of every line of kernels.def (a line without a
+ * check_<name> here does not compile), on random, huge, tiny and zero inputs that end at a guard page.
+ * And is ref/ right? Asked of double precision, within what the roundings of these very terms can add
+ * up to. Besides, what the contract promises beyond equality of tiers: a token's result does not depend
+ * on its neighbours (GEMM against GEMV), on how blocks are cut, or on what lies in slots not yet filled.
+ */
+#include "check.h"
+
+#include "kernels/kernels.h"
+#include "kernels/ref/math.h"
+#include "kernels/ref/ref.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+
+enum { N_KINDS = 5, UNIT = 16 };
+static const char *const kinds[N_KINDS] = { "random", "huge", "tiny", "sparse", "outliers" };
+
+static const plp_kernels *ref(void) { return plp_kernels_at(0); }
+
+static float value(int kind, uint32_t i)
+{
+    const float u = check_uniform();
+    switch (kind) {
+    case 1:  return u * 1e15f;
+    case 2:  return u * (i % 3 ? 1e-30f : 1e-41f);                      /* also denormal numbers */
+    case 3:  return i / 32 % 3 ? (i % 2 ? 0.0f : -0.0f) : i % 7 ? 0 : u;    /* whole blocks of zeros of both signs */
+    case 4:  return i % 97 ? u : u * 50;
+    default: return u;
+    }
+}
+
+static float *guarded_floats(size_t n, int kind)
+{
+    float *x = guarded(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = value(kind, (uint32_t)i);
+    return x;
+}
+static void unguard_floats(float *x, size_t n) { unguard(x, n * sizeof *x); }
+
+/* The first index where the bits differ, or -1. */
+static long differs(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (plp_bits(a[i]) != plp_bits(b[i])) return (long)i;
+    return -1;
+}
+
+/* ---- weights ------------------------------------------------------------------------------ */
+
+typedef struct quant { int32_t type; const char *name; uint32_t len, bytes; int form; } quant;
+static const quant quants[] = {
+#define QUANT(id, NAME, len, bytes, form) { id, #NAME, len, bytes, PLP_FORM_##form },
+#include "format/quants.def"
+#undef QUANT
+};
+enum { N_QUANTS = sizeof quants / sizeof quants[0] };
+
+static void put_half(uint8_t *p, float f)
+{
+    const uint16_t h = plp_f32_to_f16(f);
+    memcpy(p, &h, 2);
+}
+
+/* Blocks of random bytes, whose half-precision scales are finite; `huge` ones near the format's limits. */
+static uint8_t *random_rows(const quant *q, uint32_t k, uint32_t n_rows, int kind, size_t *n_bytes)
+{
+    const size_t n_blocks = (size_t)n_rows * (k / q->len);
+    *n_bytes = n_blocks * q->bytes;
+    uint8_t *data = guarded(*n_bytes), *p = data;
+    for (size_t i = 0; i < *n_bytes; i++) data[i] = (uint8_t)check_random();
+    for (size_t i = 0; i < n_blocks; i++, p += q->bytes) {
+        const float size = kind == 1 ? 60000.0f : kind == 2 ? 1e-7f : kind == 3 && i % 3 == 0 ? 0.0f : 0.01f;
+        const float d = check_uniform() * size, m = check_uniform() * size;
+        switch (q->type) {
+        case PLP_TYPE_F32: { const float f = value(kind, (uint32_t)i); memcpy(p, &f, 4); } break;
+        case PLP_TYPE_F16: put_half(p, check_uniform() * size); break;
+        case PLP_TYPE_BF16: { const float f = value(kind, (uint32_t)i); memcpy(p, (const char *)&f + 2, 2); } break;
+        case PLP_TYPE_Q6_K: put_half(p + 208, d); break;
+        case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: put_half(p, d); put_half(p + 2, m); break;
+        default: put_half(p, d);
+        }
+    }
+    return data;
+}
+
+/* y[n][rows] of one tier. Everything ends at a guard page; the activations are packed in two pieces. */
+static void product(const plp_kernels *k, const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx,
+                    uint32_t n, float *y, size_t ldy, bool add)
+{
+    const size_t work_bytes = k->linear_work(n, w->k);
+    void *work = guarded(work_bytes);
+    if (plp_type_form(w->type) == PLP_FORM_FLT)
+        k->linear_f(w, r0, r1, x, ldx, n, y, ldy, add, work);
+    else {
+        const size_t bytes = k->x_bytes(n, w->k);
+        void *packed = guarded(bytes);
+        const uint32_t half = n / 2 / PLP_TOKEN_STEP * PLP_TOKEN_STEP;
+        if (half) k->x_pack(x, ldx, n, w->k, 0, half, packed);
+        k->x_pack(x, ldx, n, w->k, half, n, packed);
+        k->linear(w, r0, r1, packed, n, y, ldy, add, work);
+        unguard(packed, bytes);
+    }
+    unguard(work, work_bytes);
+}
+
+static const uint32_t token_counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 37, 64, 130 };
+static const uint32_t row_lengths[] = { 32, 64, 256, 512, 576, 768, 1536, 2048, 4352 };
+
+static void equal_product(const plp_kernels *k, const quant *q, uint32_t len, uint32_t n, uint32_t n_rows, int kind)
+{
+    size_t bytes;
+    uint8_t *data = random_rows(q, len, n_rows, kind, &bytes);
+    const plp_rows w = { data, bytes / n_rows, q->type, len };
+    const uint32_t cut = n_rows > 16 ? 16 : n_rows;
+    float *x = guarded_floats((size_t)n * len, kind);
+    float *want = guarded_floats((size_t)n * n_rows, 0), *got = guarded_floats((size_t)n * n_rows, 0);
+    memcpy(got, want, sizeof *got * n * n_rows);
+    for (int add = 0; add < 2; add++) {
+        product(ref(), &w, 0, n_rows, x, len, n, want, n_rows, add);
+        product(k, &w, 0, cut, x, len, n, got, n_rows, add);
+        if (cut < n_rows) product(k, &w, cut, n_rows, x, len, n, got, n_rows, add);
+        const long at = differs(got, want, (size_t)n * n_rows);
+        CHECK(at < 0, "%s %s k=%u n=%u rows=%u %s add=%d: y[%ld] is %a, ref %a", k->tier, q->name, len, n, n_rows,
+              kinds[kind], add, at, got[at], want[at]);
+    }
+    unguard_floats(x, (size_t)n * len);
+    unguard_floats(want, (size_t)n * n_rows);
+    unguard_floats(got, (size_t)n * n_rows);
+    unguard(data, bytes);
+}
+
+static void equal_products(const plp_kernels *k, bool integer)
+{
+    for (int i = 0; i < N_QUANTS; i++) {
+        if ((quants[i].form != PLP_FORM_FLT) != integer) continue;
+        for (unsigned l = 0; l < sizeof row_lengths / sizeof *row_lengths; l++)
+            for (unsigned c = 0; c < sizeof token_counts / sizeof *token_counts; c++) {
+                const uint32_t len = row_lengths[l], n = token_counts[c];
+                if (len % quants[i].len || (len > 2048 && n > 17)) continue;
+                static const uint32_t rows[] = { 53, 48, 16, 7, 99 };
+                equal_product(k, &quants[i], len, n, rows[(l + c) % 5], (int)(l + c) % N_KINDS);
+            }
+    }
+    if (!integer)                           /* lengths that no block format has */
+        for (int i = 0; i < N_QUANTS; i++)
+            for (uint32_t len = 1; len < 40 && quants[i].form == PLP_FORM_FLT; len += 3)
+                equal_product(k, &quants[i], len, len % 7 + 1, 21, 0);
+}
+
+/* The quantised activation that the contract describes, in this test's own words. */
+static double quantised(const float *block, int i)
+{
+    float amax = 0;
+    for (int j = 0; j < 32; j++) amax = fmaxf(amax, fabsf(block[j]));
+    if (amax < 0x1p-100f) return 0;
+    return (double)(amax / 127.0f) * nearbyintf(block[i] * (127.0f / amax));
+}
+
+static void exact_products(const quant *q, uint32_t len, int kind)
+{
+    enum { ROWS = 19, N = 5 };
+    const plp_type_info *info = plp_type_get(q->type);
+    size_t bytes;
+    uint8_t *data = random_rows(q, len, ROWS, kind, &bytes);
+    const plp_rows w = { data, bytes / ROWS, q->type, len };
+    float *x = guarded_floats((size_t)N * len, kind), *y = guarded_floats(N * ROWS, 0), *row = guarded_floats(len, 0);
+    product(ref(), &w, 0, ROWS, x, len, N, y, ROWS, false);
+    for (int r = 0; r < ROWS; r++) {
+        info->dequantize(data + r * w.row_bytes, row, len);
+        for (int t = 0; t < N; t++) {
+            double want = 0, size = 0;
+            for (uint32_t i = 0; i < len; i++) {
+                const float *block = x + (size_t)t * len + i / 32 * 32;
+                const double v = q->form == PLP_FORM_FLT ? x[(size_t)t * len + i] : quantised(block, (int)i % 32);
+                want += row[i] * v;
+                size += fabs(row[i] * v);
+            }
+            /* A term of MIN is the difference of two parts that may each be larger than their sum. */
+            const double allowed = (len / 16.0 + 16) * FLT_EPSILON * size * (q->form == PLP_FORM_MIN ? 8 : 1) + 1e-37;
+            CHECK(fabs(y[t * ROWS + r] - want) <= allowed, "ref %s k=%u %s row %d token %d: got %.9g, want %.9g +- %.2g",
+                  q->name, len, kinds[kind], r, t, y[t * ROWS + r], want, allowed);
+        }
+    }
+    unguard(data, bytes);
+    unguard_floats(x, (size_t)N * len);
+    unguard_floats(y, N * ROWS);
+    unguard_floats(row, len);
+}
+
+static void check_exact_products(void)
+{
+    for (int i = 0; i < N_QUANTS; i++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            exact_products(&quants[i], 256, kind);
+            exact_products(&quants[i], 1536, kind);
+        }
+}
+
+/* Each token alone, and in groups that start at every offset, as in one product of all of them. */
+static void check_products_ignore_neighbours(void)
+{
+    enum { ROWS = 64, N = 37 };
+    for (uint32_t tier = 0; tier < plp_kernels_count(); tier++)
+        for (int i = 0; i < N_QUANTS; i++) {
+            const plp_kernels *k = plp_kernels_at(tier);
+            const uint32_t len = quants[i].len == 256 ? 768 : 576;
+            size_t bytes;
+            uint8_t *data = random_rows(&quants[i], len, ROWS, 0, &bytes);
+            const plp_rows w = { data, bytes / ROWS, quants[i].type, len };
+            float *x = guarded_floats((size_t)N * len, 4), *all = guarded_floats(N * ROWS, 0), *some = guarded_floats(N * ROWS, 0);
+            product(k, &w, 0, ROWS, x, len, N, all, ROWS, false);
+            for (uint32_t m = 1; m <= 16; m++)
+                for (uint32_t t = 0; t + m <= N; t++) {
+                    product(k, &w, 0, ROWS, x + (size_t)t * len, len, m, some, ROWS, false);
+                    CHECK(differs(some, all + (size_t)t * ROWS, m * ROWS) < 0, "%s %s: %u tokens from %u differ from all %d",
+                          k->tier, quants[i].name, m, t, N);
+                }
+            unguard(data, bytes);
+            unguard_floats(x, (size_t)N * len);
+            unguard_floats(all, N * ROWS);
+            unguard_floats(some, N * ROWS);
+        }
+}
+
+/* A row slice may start at any multiple of PLP_ROW_STEP, and touches no other row's result. */
+static void check_product_slices(void)
+{
+    enum { ROWS = 85, LEN = 768 };
+    for (uint32_t tier = 0; tier < plp_kernels_count(); tier++)
+        for (int i = 0; i < N_QUANTS; i++)
+            for (uint32_t n = 1; n < 20; n += 3) {
+                const plp_kernels *k = plp_kernels_at(tier);
+                size_t bytes;
+                uint8_t *data = random_rows(&quants[i], LEN, ROWS, 0, &bytes);
+                const plp_rows w = { data, bytes / ROWS, quants[i].type, LEN };
+                float *x = guarded_floats((size_t)n * LEN, 0), *all = guarded_floats(n * ROWS, 0), *some = guarded_floats(n * ROWS, 0);
+                product(k, &w, 0, ROWS, x, LEN, n, all, ROWS, false);
+                for (uint32_t r0 = 0; r0 < ROWS; r0 += PLP_ROW_STEP)
+                    for (uint32_t r1 = r0 + PLP_ROW_STEP; r1 < ROWS + PLP_ROW_STEP; r1 += PLP_ROW_STEP) {
+                        const uint32_t end = r1 < ROWS ? r1 : ROWS;
+                        memset(some, 0x5a, sizeof *some * n * ROWS);
+                        product(k, &w, r0, end, x, LEN, n, some, ROWS, false);
+                        uint32_t wrong = 0;
+                        for (uint32_t t = 0; t < n; t++)
+                            for (uint32_t r = 0; r < ROWS; r++) {
+                                const uint32_t want = r >= r0 && r < end ? plp_bits(all[t * ROWS + r]) : 0x5a5a5a5au;
+                                wrong += plp_bits(some[t * ROWS + r]) != want;
+                            }
+                        CHECK(wrong == 0, "%s %s n=%u rows %u..%u: %u wrong", k->tier, quants[i].name, n, r0, end, wrong);
+                    }
+                unguard(data, bytes);
+                unguard_floats(x, (size_t)n * LEN);
+                unguard_floats(all, n * ROWS);
+                unguard_floats(some, n * ROWS);
+            }
+}
+
+/* ---- one vector at a time ----------------------------------------------------------------- */
+
+static const uint32_t lengths[] = { 1, 2, 15, 16, 17, 31, 32, 48, 100, 576, 2048 };
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
+
+typedef struct vectors { float *a, *b, *c, *want, *got; uint32_t n; } vectors;
+
+static vectors vectors_of(uint32_t n, int kind)
+{
+    const vectors v = { guarded_floats(n, kind), guarded_floats(n, 0), guarded_floats(n, 4),
+                        guarded_floats(n, 0), guarded_floats(n, 0), n };
+    memcpy(v.got, v.want, n * sizeof(float));
+    return v;
+}
+static void vectors_free(vectors v)
+{
+    unguard_floats(v.a, v.n), unguard_floats(v.b, v.n), unguard_floats(v.c, v.n);
+    unguard_floats(v.want, v.n), unguard_floats(v.got, v.n);
+}
+
+#define CHECK_VECTORS(what, ...)                                                                  \
+    do {                                                                                          \
+        const long at = differs(v.got, v.want, v.n);                                              \
+        CHECK(at < 0, "%s " what " n=%u %s: [%ld] is %a, ref %a", k->tier, ##__VA_ARGS__, v.n,    \
+              kinds[kind], at, v.got[at], v.want[at]);                                            \
+    } while (0)
+#define EACH_VECTOR(...)                                                                          \
+    for (int l = 0; l < N_LENGTHS; l++)                                                           \
+        for (int kind = 0; kind < N_KINDS; kind++) {                                              \
+            vectors v = vectors_of(lengths[l], kind);                                             \
+            __VA_ARGS__                                                                           \
+            vectors_free(v);                                                                      \
+        }
+
+static void check_rmsnorm(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        for (int with = 0; with < 2; with++) {
+            ref()->rmsnorm(v.want, v.a, with ? v.b : NULL, v.n, 1e-5f);
+            k->rmsnorm(v.got, v.a, with ? v.b : NULL, v.n, 1e-5f);
+            CHECK_VECTORS("rmsnorm weight=%d", with);
+        }
+    )
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        vectors v = vectors_of(576, kind);
+        k->rmsnorm(v.got, v.a, v.b, v.n, 1e-5f);
+        double sum = 0;
+        for (uint32_t i = 0; i < v.n; i++) sum += (double)v.a[i] * v.a[i];
+        for (uint32_t i = 0; i < v.n; i++) {
+            const double want = v.a[i] / sqrt(sum / v.n + 1e-5f) * v.b[i];
+            CHECK(fabs(v.got[i] - want) <= 40 * FLT_EPSILON * fabs(want) + 1e-44, "%s rmsnorm %s [%u] is %.9g, want %.9g",
+                  k->tier, kinds[kind], i, v.got[i], want);
+        }
+        memcpy(v.want, v.got, v.n * sizeof(float));
+        k->rmsnorm(v.a, v.a, v.b, v.n, 1e-5f);
+        CHECK(differs(v.a, v.want, v.n) < 0, "%s rmsnorm in place", k->tier);
+        vectors_free(v);
+    }
+}
+
+static void check_layernorm(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        for (int with = 0; with < 4; with++) {
+            ref()->layernorm(v.want, v.a, with & 1 ? v.b : NULL, with & 2 ? v.c : NULL, v.n, 1e-5f);
+            k->layernorm(v.got, v.a, with & 1 ? v.b : NULL, with & 2 ? v.c : NULL, v.n, 1e-5f);
+            CHECK_VECTORS("layernorm weight, bias=%d", with);
+        }
+    )
+    vectors v = vectors_of(100, 0);
+    k->layernorm(v.got, v.a, v.b, v.c, v.n, 1e-5f);
+    double mean = 0, var = 0;
+    for (uint32_t i = 0; i < v.n; i++) mean += v.a[i] / (double)v.n;
+    for (uint32_t i = 0; i < v.n; i++) var += (v.a[i] - mean) * (v.a[i] - mean) / v.n;
+    for (uint32_t i = 0; i < v.n; i++) {
+        const double want = (v.a[i] - mean) / sqrt(var + 1e-5f) * v.b[i] + v.c[i];
+        CHECK(fabs(v.got[i] - want) < 1e-5 + 1e-6 * fabs(want), "%s layernorm [%u] is %.9g, want %.9g", k->tier, i, v.got[i], want);
+    }
+    memcpy(v.want, v.got, v.n * sizeof(float));
+    k->layernorm(v.a, v.a, v.b, v.c, v.n, 1e-5f);
+    CHECK(differs(v.a, v.want, v.n) < 0, "%s layernorm in place", k->tier);
+    vectors_free(v);
+}
+
+static void check_rope(const plp_kernels *k)
+{
+    static const struct { uint32_t n_heads, head_dim, n_rot; } shapes[] = {
+        { 1, 64, 64 }, { 9, 64, 64 }, { 3, 128, 128 }, { 2, 80, 32 }, { 5, 96, 96 }, { 1, 16, 16 }, { 4, 48, 20 }, { 2, 256, 2 },
+    };
+    for (unsigned s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int kind = 0; kind < 2; kind++) {
+            const uint32_t n = shapes[s].n_heads * shapes[s].head_dim, n_rot = shapes[s].n_rot, dim = shapes[s].head_dim;
+            float *got = guarded_floats(n, 0), *want = guarded_floats(n, 0), *was = guarded_floats(n, 0), *cs = guarded_floats(n_rot, 0);
+            memcpy(got, was, n * sizeof *got);
+            memcpy(want, was, n * sizeof *got);
+            for (uint32_t i = 0; i < n_rot; i += 2) {
+                cs[i] = cosf((float)(i + s) * 0.37f);
+                cs[i + 1] = sinf((float)(i + s) * 0.37f);
+            }
+            ref()->rope(want, shapes[s].n_heads, dim, n_rot, cs, kind);
+            k->rope(got, shapes[s].n_heads, dim, n_rot, cs, kind);
+            CHECK(differs(got, want, n) < 0, "%s rope shape %u kind %d", k->tier, s, kind);
+            for (uint32_t i = 0; i < n; i++) {
+                const uint32_t d = i % dim, half = n_rot / 2;
+                if (d >= n_rot) {
+                    CHECK(got[i] == was[i], "%s rope touched %u beyond n_rot", k->tier, d);
+                    continue;
+                }
+                const uint32_t pair = kind == PLP_ROPE_NORM ? d / 2 : d % half;
+                const bool second = kind == PLP_ROPE_NORM ? d % 2 : d >= half;
+                const uint32_t a = i - d + (kind == PLP_ROPE_NORM ? 2 * pair : pair), b = a + (kind == PLP_ROPE_NORM ? 1 : half);
+                const double c = cs[2 * pair], z = cs[2 * pair + 1];
+                const double exact = second ? was[a] * z + was[b] * c : was[a] * c - was[b] * z;
+                CHECK(fabs(got[i] - exact) < 4 * FLT_EPSILON, "%s rope kind %d [%u] is %.9g, want %.9g", k->tier, kind, i, got[i], exact);
+            }
+            unguard_floats(got, n), unguard_floats(want, n), unguard_floats(was, n), unguard_floats(cs, n_rot);
+        }
+}
+
+static double exact_act(double g, int kind)
+{
+    switch (kind) {
+    case PLP_ACT_SILU:     return g / (1 + exp(-g));
+    case PLP_ACT_GELU:     return 0.5 * g * (1 + tanh(0.7978845608028654 * g * (1 + 0.044715 * g * g)));
+    case PLP_ACT_GELU_ERF: return 0.5 * g * (1 + erf(g * 0.7071067811865476));
+    default:               return g > 0 ? g : 0;
+    }
+}
+
+static void check_glu(const plp_kernels *k)
+{
+    for (int act = PLP_ACT_SILU; act <= PLP_ACT_RELU; act++) {
+        EACH_VECTOR(
+            for (int with = 0; with < 2; with++) {
+                ref()->glu(v.want, v.a, with ? v.b : NULL, v.n, act);
+                k->glu(v.got, v.a, with ? v.b : NULL, v.n, act);
+                CHECK_VECTORS("glu act=%d up=%d", act, with);
+            }
+        )
+        enum { N = 4001 };
+        float *x = guarded_floats(N, 0), *y = guarded_floats(N, 0), *z = guarded_floats(N, 0);
+        for (int i = 0; i < N; i++) x[i] = (float)(i - N / 2) * 0.05f;
+        x[0] = -INFINITY, x[1] = -1e30f, x[N - 1] = 1e30f, x[2] = -0.0f;
+        for (int i = 0; i < N; i++) z[i] = x[i];
+        ref()->glu(z, z, NULL, N - 1, act);                         /* in place */
+        k->glu(y, x, NULL, N - 1, act);
+        for (int i = 1; i < N - 1; i++) {
+            const double want = exact_act(x[i], act);
+            CHECK(plp_bits(y[i]) == plp_bits(z[i]), "%s act %d of %g: %a, ref %a", k->tier, act, x[i], y[i], z[i]);
+            CHECK(fabs(y[i] - want) <= 1e-6 * fabs(x[i] < -6 ? fmin(1, fabs(x[i])) : x[i]) + 1e-37 || fabs(x[i]) > 1e20,
+                  "%s act %d of %g: %.9g, want %.9g", k->tier, act, x[i], y[i], want);
+        }
+        unguard_floats(x, N), unguard_floats(y, N), unguard_floats(z, N);
+    }
+}
+
+static void check_add(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        for (uint32_t i = 0; i < v.n; i++) v.want[i] = v.got[i] + v.a[i];
+        k->add(v.got, v.a, v.n);
+        CHECK_VECTORS("add");
+    )
+}
+
+static void check_scale(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        for (uint32_t i = 0; i < v.n; i++) v.want[i] = (v.got[i] = v.a[i]) * -1.37f;
+        k->scale(v.got, -1.37f, v.n);
+        CHECK_VECTORS("scale");
+    )
+}
+
+/* The scalar functions that every tier repeats. */
+static void check_math(void)
+{
+    double worst_exp = 0, worst_tanh = 0, worst_erf = 0;
+    for (int i = -870000; i <= 883000; i += 7) {
+        const float x = (float)i * 1e-4f;
+        worst_exp = fmax(worst_exp, fabs(plp_exp(x) - exp(x)) / (exp(x) * FLT_EPSILON));
+    }
+    for (int i = -100000; i <= 100000; i += 3) {
+        const float x = (float)i * 1e-4f;
+        worst_tanh = fmax(worst_tanh, fabs(plp_tanh(x) - tanh(x)) / (fabs(tanh(x)) + 1e-30) / FLT_EPSILON);
+        worst_erf = fmax(worst_erf, fabs(plp_erf(x) - erf(x)) / FLT_EPSILON);
+    }
+    CHECK(worst_exp < 1.0, "exp is %.2f epsilon off", worst_exp);
+    CHECK(worst_tanh < 2.0, "tanh is %.2f epsilon off", worst_tanh);
+    CHECK(worst_erf < 2.0, "erf is %.2f epsilon off", worst_erf);
+    CHECK(plp_exp(0) == 1 && plp_exp(-0.0f) == 1, "exp(0) is %a", plp_exp(0));
+    CHECK(plp_exp(-INFINITY) == 0 && plp_exp(-1e30f) == 0 && plp_exp(-89) == 0, "exp of very negative numbers");
+    CHECK(plp_exp(INFINITY) == INFINITY && plp_exp(90) == INFINITY, "exp of large numbers");
+    CHECK(plp_tanh(0) == 0 && plp_tanh(INFINITY) == 1 && plp_tanh(-1e30f) == -1, "tanh at its ends");
+    CHECK(plp_erf(0) == 0 && plp_erf(INFINITY) == 1 && plp_erf(-9) == -1, "erf at its ends");
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float a = plp_half((uint16_t)h), b = plp_f16_to_f32((uint16_t)h);
+        CHECK(plp_bits(a) == plp_bits(b) || (isnan(a) && isnan(b)), "half %04x is %a, want %a", h, a, b);
+    }
+}
+
+/* ---- attention ---------------------------------------------------------------------------- */
+
+typedef struct queries { plp_attn a; float *q, *m, *s, *acc; } queries;
+
+static queries queries_of(uint32_t n_q, uint32_t head_dim, float softcap, const float *q)
+{
+    queries x = { { 0 }, guarded_floats((size_t)n_q * head_dim, 0), guarded_floats(n_q, 0), guarded_floats(n_q, 0),
+                  guarded_floats((size_t)n_q * head_dim, 0) };
+    for (uint32_t i = 0; i < n_q; i++) x.m[i] = -INFINITY, x.s[i] = 0;
+    memcpy(x.q, q, sizeof(float) * n_q * head_dim);
+    memset(x.acc, 0, sizeof(float) * n_q * head_dim);
+    x.a = (plp_attn){ .n_q = n_q, .head_dim = head_dim, .q = x.q, .m = x.m, .s = x.s, .acc = x.acc, .softcap = softcap };
+    return x;
+}
+static void queries_free(queries x)
+{
+    const size_t n = x.a.n_q, all = n * x.a.head_dim;
+    unguard_floats(x.q, all), unguard_floats(x.m, n), unguard_floats(x.s, n), unguard_floats(x.acc, all);
+}
+
+static bool same_state(const plp_attn *a, const plp_attn *b)
+{
+    for (uint32_t i = 0; i < a->n_q; i++)
+        if (a->m[i] != b->m[i]) return false;                       /* as numbers: a maximum of 0 has either sign */
+    return differs(a->s, b->s, a->n_q) < 0 && differs(a->acc, b->acc, (size_t)a->n_q * a->head_dim) < 0;
+}
+
+/* KV of n_tokens in tiles of block_len, put one token at a time; slots after the last hold NaN. */
+typedef struct tiles { uint16_t **at; uint32_t n, block_len, head_dim; size_t bytes; } tiles;
+
+static tiles tiles_of(const plp_kernels *k, const float *key, const float *val, uint32_t n_tokens, uint32_t block_len, uint32_t head_dim)
+{
+    tiles x = { NULL, (n_tokens + block_len - 1) / block_len, block_len, head_dim, plp_tile_bytes(PLP_KV_F16, head_dim, block_len) };
+    x.at = calloc(x.n, sizeof *x.at);
+    for (uint32_t b = 0; b < x.n; b++) {
+        x.at[b] = guarded(x.bytes);
+        memset(x.at[b], 0xff, x.bytes);
+    }
+    for (uint32_t t = 0; t < n_tokens; t++)
+        k->kv_put(x.at[t / block_len], block_len, t % block_len, key + (size_t)t * head_dim, val + (size_t)t * head_dim, head_dim);
+    return x;
+}
+static void tiles_free(tiles x)
+{
+    for (uint32_t b = 0; b < x.n; b++) unguard(x.at[b], x.bytes);
+    free(x.at);
+}
+
+/* Query i sees tokens [from[i], to[i]). */
+static void attend_all(const plp_kernels *k, plp_attn *a, tiles x, const uint32_t *from, const uint32_t *to)
+{
+    uint32_t lo[64], hi[64];
+    for (uint32_t b = 0; b < x.n; b++) {
+        const uint32_t base = b * x.block_len;
+        for (uint32_t i = 0; i < a->n_q; i++) {
+            lo[i] = from[i] > base ? from[i] - base : 0;
+            hi[i] = to[i] > base ? to[i] - base : 0;
+            if (hi[i] > x.block_len) hi[i] = x.block_len;
+            if (lo[i] > hi[i]) lo[i] = hi[i];
+        }
+        k->attn_f16(a, x.at[b], x.block_len, (plp_seen){ lo, hi }, b + 1 < x.n ? x.at[b + 1] : NULL);
+    }
+}
+
+static void check_kv_put(const plp_kernels *k)
+{
+    static const uint32_t dims[] = { 16, 48, 64, 80, 128, 256 };
+    for (int d = 0; d < 6; d++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            float *key = guarded_floats(dims[d], kind), *val = guarded_floats(dims[d], kind);
+            for (uint32_t slot = 0; slot < 32; slot += 5) {
+                const size_t bytes = plp_tile_bytes(PLP_KV_F16, dims[d], 32);
+                uint16_t *a = guarded(bytes), *b = guarded(bytes);
+                memset(a, 0xff, bytes), memset(b, 0xff, bytes);
+                ref()->kv_put(a, 32, slot, key, val, dims[d]);
+                k->kv_put(b, 32, slot, key, val, dims[d]);
+                CHECK(!memcmp(a, b, bytes), "%s kv_put dim=%u slot=%u %s", k->tier, dims[d], slot, kinds[kind]);
+                for (uint32_t i = 0; i < dims[d]; i++)
+                    CHECK(b[i * 32 + slot] == plp_f32_to_f16(key[i]) && b[(32 + slot) * dims[d] + i] == plp_f32_to_f16(val[i]),
+                          "%s kv_put dim=%u slot=%u: channel %u is elsewhere", k->tier, dims[d], slot, i);
+                unguard(a, bytes), unguard(b, bytes);
+            }
+            unguard_floats(key, dims[d]), unguard_floats(val, dims[d]);
+        }
+}
+
+/* Against double precision on the same half-precision keys and values. */
+static void exact_attention(const plp_attn *a, const float *out, const float *key, const float *val, const uint32_t *from,
+                            const uint32_t *to, const float *sink, const char *tier)
+{
+    for (uint32_t i = 0; i < a->n_q; i++) {
+        double score[512], top = -INFINITY, sum = 0, want[256] = { 0 }, size[256] = { 0 };
+        for (uint32_t t = from[i]; t < to[i]; t++) {
+            score[t] = 0;
+            for (uint32_t d = 0; d < a->head_dim; d++)
+                score[t] += (double)a->q[i * a->head_dim + d] * plp_f16_to_f32(plp_f32_to_f16(key[t * a->head_dim + d]));
+            if (a->softcap > 0) score[t] = a->softcap * tanh(score[t] / a->softcap);
+            top = fmax(top, score[t]);
+        }
+        for (uint32_t t = from[i]; t < to[i]; t++) {
+            const double p = exp(score[t] - top);
+            sum += p;
+            for (uint32_t d = 0; d < a->head_dim; d++) {
+                const double v = plp_f16_to_f32(plp_f32_to_f16(val[t * a->head_dim + d]));
+                want[d] += p * v;
+                size[d] += p * fabs(v);
+            }
+        }
+        if (sink) sum += exp(sink[i] - top);
+        for (uint32_t d = 0; d < a->head_dim && from[i] < to[i]; d++)
+            CHECK(fabs(out[i * a->head_dim + d] - want[d] / sum) <= 3e-5 * size[d] / sum + 1e-30,
+                  "%s attention query %u channel %u: %.9g, want %.9g", tier, i, d, out[i * a->head_dim + d], want[d] / sum);
+    }
+}
+
+static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uint32_t n_tokens, float softcap, int kind)
+{
+    const size_t n = (size_t)n_tokens * head_dim, nq = (size_t)n_q * head_dim;
+    float *key = guarded_floats(n, kind == 1 ? 4 : kind), *val = guarded_floats(n, kind == 1 ? 4 : kind);
+    float *q = guarded_floats(nq, 0), *out = guarded_floats(nq, 0), *want = guarded_floats(nq, 0), sink[64];
+    uint32_t from[64], to[64];
+    for (uint32_t i = 0; i < n_q; i++) {                            /* causal, windowed, and now and then blind */
+        to[i] = n_tokens - i % (n_tokens < 20 ? 3 : 20) % n_tokens;
+        from[i] = i % 3 == 2 ? to[i] / 3 : 0;
+        if (i % 11 == 7) from[i] = to[i];
+        sink[i] = check_uniform() * 3;
+    }
+    queries r = queries_of(n_q, head_dim, softcap, q);
+    tiles first = tiles_of(ref(), key, val, n_tokens, 16, head_dim);
+    attend_all(ref(), &r.a, first, from, to);
+
+    for (uint32_t block_len = 16; block_len <= 64; block_len *= 2) {
+        queries g = queries_of(n_q, head_dim, softcap, q);
+        tiles x = tiles_of(k, key, val, n_tokens, block_len, head_dim);
+        attend_all(k, &g.a, x, from, to);
+        CHECK(same_state(&g.a, &r.a), "%s attention n_q=%u dim=%u tokens=%u block=%u cap=%g %s", k->tier, n_q, head_dim, n_tokens,
+              block_len, softcap, kinds[kind]);
+
+        /* Two parts, cut between blocks, folded together as ref folds them. */
+        queries part[4];
+        tiles head = x, tail = x;
+        uint32_t from2[64], to2[64];
+        head.n = x.n / 2, tail.n = x.n - head.n, tail.at = x.at + head.n;
+        for (uint32_t i = 0; i < n_q; i++) {
+            const uint32_t base = head.n * block_len;
+            from2[i] = from[i] > base ? from[i] - base : 0;
+            to2[i] = to[i] > base ? to[i] - base : 0;
+            if (from2[i] > to2[i]) from2[i] = to2[i];
+        }
+        for (int j = 0; j < 4; j++) {
+            part[j] = queries_of(n_q, head_dim, softcap, q);
+            if (j % 2) attend_all(k, &part[j].a, tail, from2, to2);
+            else       attend_all(k, &part[j].a, head, from, to);
+        }
+        ref()->attn_merge(&part[0].a, &part[1].a);
+        k->attn_merge(&part[2].a, &part[3].a);
+        CHECK(same_state(&part[0].a, &part[2].a), "%s attn_merge n_q=%u dim=%u", k->tier, n_q, head_dim);
+        for (int with = 0; with < 2; with++) {
+            for (uint32_t i = 0; i < n_q; i++)                      /* a query that saw nothing has no result */
+                if (from[i] == to[i]) r.a.s[i] = part[2].a.s[i] = 1, r.a.m[i] = part[2].a.m[i] = 0;
+            ref()->attn_finish(&part[2].a, with ? sink : NULL, want, head_dim);
+            k->attn_finish(&part[2].a, with ? sink : NULL, out, head_dim);
+            CHECK(differs(out, want, nq) < 0, "%s attn_finish n_q=%u dim=%u sink=%d", k->tier, n_q, head_dim, with);
+            exact_attention(&part[2].a, out, key, val, from, to, with ? sink : NULL, k->tier);
+            for (uint32_t i = 0; i < n_q; i++)
+                if (from[i] == to[i]) r.a.s[i] = 0, r.a.m[i] = -INFINITY;
+        }
+        for (int j = 0; j < 4; j++) queries_free(part[j]);
+        tiles_free(x);
+        queries_free(g);
+    }
+    tiles_free(first);
+    queries_free(r);
+    unguard_floats(key, n), unguard_floats(val, n), unguard_floats(q, nq), unguard_floats(out, nq), unguard_floats(want, nq);
+}
+
+static void check_attn_f16(const plp_kernels *k)
+{
+    static const uint32_t dims[] = { 64, 16, 32, 48, 80, 96, 128, 192, 256 }, counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64 };
+    for (int c = 0; c < 13; c++) {
+        attention(k, counts[c], 64, 1 + c * 23 % 190, 0, c % N_KINDS);
+        attention(k, counts[c], dims[c % 9], 131 - c, c % 2 ? 20.0f : 0, (c + 1) % N_KINDS);
+        attention(k, counts[c], dims[(c + 4) % 9], 16, 0, (c + 2) % N_KINDS);
+    }
+    /* NULL ranges: the whole block, for every query. */
+    float *q = guarded_floats(3 * 64, 0), *kv = guarded_floats(16 * 64, 0);
+    const uint32_t lo[3] = { 0, 0, 0 }, hi[3] = { 16, 16, 16 };
+    tiles x = tiles_of(k, kv, kv, 16, 16, 64);
+    queries a = queries_of(3, 64, 0, q), b = queries_of(3, 64, 0, q);
+    k->attn_f16(&a.a, x.at[0], 16, (plp_seen){ NULL, NULL }, NULL);
+    k->attn_f16(&b.a, x.at[0], 16, (plp_seen){ lo, hi }, NULL);
+    CHECK(same_state(&a.a, &b.a), "%s: NULL ranges are not the whole block", k->tier);
+    queries_free(a), queries_free(b), tiles_free(x);
+    unguard_floats(q, 3 * 64), unguard_floats(kv, 16 * 64);
+}
+
+/* ---- the list ----------------------------------------------------------------------------- */
+
+static void check_linear(const plp_kernels *k)   { equal_products(k, true); }
+static void check_linear_f(const plp_kernels *k) { equal_products(k, false); }
+/* What product() and attention() call on the way needs no walk of its own. */
+static void within(const plp_kernels *k) { (void)k; }
+#define check_x_bytes     within        /* check_linear: the packed activations end at a guard page */
+#define check_x_pack      within        /* check_linear: packed in two pieces */
+#define check_linear_work within        /* check_linear: the work area ends at a guard page */
+#define check_attn_merge  within        /* check_attn_f16: two parts */
+#define check_attn_finish within        /* check_attn_f16: with and without a sink */
+
+static void check_every_kernel(void)
+{
+    static const struct { const char *name; void (*check)(const plp_kernels *); } all[] = {
+#define KERNEL(result, name, args) { #name, check_##name },
+#include "kernels/kernels.def"
+#undef KERNEL
+    };
+    for (uint32_t tier = 0; tier < plp_kernels_count(); tier++) {
+        const plp_kernels *k = plp_kernels_at(tier);
+#define KERNEL(result, name, args) CHECK(k->name != NULL, "%s has no " #name, k->tier);
+#include "kernels/kernels.def"
+#undef KERNEL
+        for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+            const long failed = check_failed;
+            all[i].check(k);
+            if (all[i].check != within) printf("  %-8s %-29s %s\n", k->tier, all[i].name, check_failed == failed ? "ok" : "FAILED");
+        }
+    }
+}
+
+static void check_dispatch(void)
+{
+    const plp_kernels *k = NULL;
+    plp_error err = { 0 };
+    unsetenv("PLP_CPU");
+    CHECK(plp_kernels_get(&k, &err) == PLP_OK && k == plp_kernels_at(plp_kernels_count() - 1), "the default is the best tier");
+    for (uint32_t i = 0; i < plp_kernels_count(); i++) {
+        setenv("PLP_CPU", plp_kernels_at(i)->tier, 1);
+        CHECK(plp_kernels_get(&k, &err) == PLP_OK && k == plp_kernels_at(i), "PLP_CPU=%s", plp_kernels_at(i)->tier);
+    }
+    setenv("PLP_CPU", "pdp11", 1);
+    CHECK(plp_kernels_get(&k, &err) == PLP_E_UNSUPPORTED && strstr(err.msg, "ref") && strstr(err.msg, "pdp11"), "%s", err.msg);
+    CHECK(plp_kernels_at(plp_kernels_count()) == NULL, "a tier past the last");
+    unsetenv("PLP_CPU");
+}
+
+int main(void)
+{
+    RUN(check_dispatch);
+    RUN(check_math);
+    RUN(check_exact_products);
+    RUN(check_every_kernel);
+    RUN(check_products_ignore_neighbours);
+    RUN(check_product_slices);
+    return check_done();
+}
