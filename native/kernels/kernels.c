@@ -11,6 +11,8 @@
 #include "kernels/sealed.h"
 #if defined __aarch64__
 #include "kernels/arm/arm.h"
+#elif defined __x86_64__
+#include "kernels/x86/x86.h"
 #endif
 
 #include <stdatomic.h>
@@ -38,6 +40,8 @@ static const plp_tier tiers[] = {
     { "neon",    PLP_CPU_NEON, plp_fill_neon },
     { "dotprod", PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD, plp_fill_dotprod },
     { "i8mm",    PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD | PLP_CPU_I8MM, plp_fill_i8mm },
+#elif defined __x86_64__
+    { "avx512",  PLP_NEEDS_AVX512, plp_fill_avx512 },
 #endif
 };
 enum { N_TIERS = sizeof tiers / sizeof tiers[0] };

@@ -1,0 +1,173 @@
+/*
+ * kernels/x86/avx512.h - what the files of the tier "avx512" share: lanes, transposes, exp, packed activations
+ *
+ * Only avx512_*.c may include this. The tier needs AVX-512 F, BW, DQ, VL, VNNI and VBMI, AVX2, FMA, F16C.
+ *
+ * Packed activations have one of two shapes, by the number of tokens n:
+ *
+ *   n <= STREAM_TOKENS, for one row at a time (avx512_stream.c); per token, each array [n_padded] blocks:
+ *     int8 q[32] | int8 first halves q[0..16) | int8 second halves | f32 xs | f32 xm | i32 xi | i32 x0
+ *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
+ *     consecutive blocks of a stream of rows find theirs wherever a row begins.
+ *   else, for tiles of 4 tokens (avx512_panel.c), in the order they are read:
+ *     [chunk of k][tile][block] of x_tile
+ *
+ *   xs  scale                  xi  -128 * sum(q), because weights are stored as unsigned w + 128
+ *   xm  xs * sum(q)            x0  the same of the first 16 only
+ */
+#ifndef PLP_KERNELS_X86_AVX512_H
+#define PLP_KERNELS_X86_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels/kernels.h"
+#include "kernels/ref/math.h"
+#include "kernels/ref/ref.h"
+#include "kernels/x86/x86.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum {
+    STREAM_TOKENS = 6,      /* measured: from 7 on, panels are as fast */
+    TILE_TOKENS   = 4,
+    CHUNK_BLOCKS  = 24,     /* k / 32 of a panel: with 48 rows it stays near L1 */
+};
+
+/* ---- layouts ------------------------------------------------------------------------------ */
+
+typedef struct x_tile {                     /* one 32-block of 4 tokens: three cache lines */
+    int8_t  q[8][TILE_TOKENS][4];
+    float   xs[TILE_TOKENS], xm[TILE_TOKENS];
+    int32_t xi[TILE_TOKENS], x0[TILE_TOKENS];
+} x_tile;
+
+typedef struct x_stream {                   /* views into one token's part */
+    const int8_t  *q, *first, *second;
+    const float   *xs, *xm;
+    const int32_t *xi, *x0;
+} x_stream;
+
+INLINE uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
+INLINE uint32_t stream_padded(uint32_t n_blocks) { return round_up(n_blocks + 16, 16); }
+INLINE size_t   stream_bytes(uint32_t n_blocks) { return (size_t)stream_padded(n_blocks) * (64 + 16); }
+
+INLINE x_stream stream_view(const void *packed, uint32_t n_blocks, uint32_t token)
+{
+    const size_t n = stream_padded(n_blocks);
+    const int8_t *q = (const int8_t *)packed + token * stream_bytes(n_blocks);
+    const float *f = (const float *)(q + 64 * n);
+    return (x_stream){ q, q + 32 * n, q + 48 * n, f, f + n, (const int32_t *)f + 2 * n, (const int32_t *)f + 3 * n };
+}
+
+/* k is cut into equal chunks of whole 256-blocks where there are several. */
+INLINE uint32_t chunk_blocks(uint32_t n_blocks)
+{
+    const uint32_t n = (n_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+    return n <= 1 ? n_blocks : round_up((n_blocks + n - 1) / n, 8);
+}
+
+/* The records of `tile` for the chunk that starts at block b0 and has n blocks. */
+INLINE size_t tile_offset(uint32_t n_tiles, uint32_t b0, uint32_t n, uint32_t tile)
+{
+    return (size_t)n_tiles * b0 + (size_t)tile * n;
+}
+
+/* The two product paths; r1 - r0 is any number. */
+void   plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                         bool add, void *work);
+size_t plp_avx512_stream_work(uint32_t n, uint32_t k);
+void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                        bool add, void *work);
+size_t plp_avx512_panel_work(uint32_t n, uint32_t k);
+void   plp_fill_avx512_float(plp_kernels *k);
+void   plp_fill_avx512_vector(plp_kernels *k);
+void   plp_fill_avx512_attention(plp_kernels *k);
+
+/* ---- lanes -------------------------------------------------------------------------------- */
+
+INLINE uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+INLINE uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+INLINE __m128i  load_128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i  load_256(const void *p) { return _mm256_loadu_si256(p); }
+INLINE __m512i  load_512(const void *p) { return _mm512_loadu_si512(p); }
+INLINE __m512   halves(const void *p)   { return _mm512_cvtph_ps(load_256(p)); }
+INLINE __mmask16 lanes_below(uint32_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+
+/* Four 16-byte pieces, `stride` apart, as one register. */
+INLINE __m512i load_4x16(const uint8_t *p, size_t stride)
+{
+    __m512i v = _mm512_castsi128_si512(load_128(p));
+    v = _mm512_inserti32x4(v, load_128(p + stride), 1);
+    v = _mm512_inserti32x4(v, load_128(p + 2 * stride), 2);
+    return _mm512_inserti32x4(v, load_128(p + 3 * stride), 3);
+}
+
+/* 16 rows of 16 bytes, `stride` apart -> out[c]: dword c of rows 0..15. */
+INLINE void transpose_16x4(const void *from, size_t stride, __m512i out[4])
+{
+    const uint8_t *p = from;
+    const __m512i r0 = load_4x16(p, 4 * stride), r1 = load_4x16(p + stride, 4 * stride);
+    const __m512i r2 = load_4x16(p + 2 * stride, 4 * stride), r3 = load_4x16(p + 3 * stride, 4 * stride);
+    const __m512i a = _mm512_unpacklo_epi32(r0, r1), b = _mm512_unpacklo_epi32(r2, r3);
+    const __m512i c = _mm512_unpackhi_epi32(r0, r1), d = _mm512_unpackhi_epi32(r2, r3);
+    out[0] = _mm512_unpacklo_epi64(a, b);
+    out[1] = _mm512_unpackhi_epi64(a, b);
+    out[2] = _mm512_unpacklo_epi64(c, d);
+    out[3] = _mm512_unpackhi_epi64(c, d);
+}
+
+/* The fold of sum16. */
+INLINE float fold16(__m512 v)
+{
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* Q4_K's twelve bytes -> eight 6-bit scales and eight 6-bit minimums, a byte each. */
+INLINE void q4_k_scales(const uint8_t *p, uint64_t *sc, uint64_t *min)
+{
+    const uint32_t a = load_u32(p), b = load_u32(p + 4), c = load_u32(p + 8);
+    *sc = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
+    *min = (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
+}
+
+/* ---- the functions of ref/math.h, sixteen at a time --------------------------------------- */
+
+INLINE __m512 splat(float f) { return _mm512_set1_ps(f); }
+
+INLINE __m512 exp16(__m512 x)
+{
+    x = _mm512_min_ps(_mm512_max_ps(x, splat(PLP_EXP_MIN)), splat(PLP_EXP_MAX));
+    const __m512 shifted = _mm512_add_ps(_mm512_mul_ps(x, splat(PLP_LOG2E)), splat(PLP_ROUND_MAGIC));
+    const __m512 n = _mm512_sub_ps(shifted, splat(PLP_ROUND_MAGIC));
+    __m512 r = _mm512_fmadd_ps(n, splat(-PLP_LN2_HI), x);
+    r = _mm512_fmadd_ps(n, splat(-PLP_LN2_LO), r);
+    __m512 p = _mm512_fmadd_ps(splat(PLP_EXP_C6), r, splat(PLP_EXP_C5));
+    p = _mm512_fmadd_ps(p, r, splat(PLP_EXP_C4));
+    p = _mm512_fmadd_ps(p, r, splat(PLP_EXP_C3));
+    p = _mm512_fmadd_ps(p, r, splat(PLP_EXP_C2));
+    p = _mm512_fmadd_ps(p, r, splat(1));
+    p = _mm512_fmadd_ps(p, r, splat(1));
+    const __m512i e = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_castps_si512(splat(PLP_ROUND_MAGIC)));
+    return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(e, _mm512_set1_epi32(127)), 23)));
+}
+
+INLINE __m512 tanh16(__m512 x)
+{
+    const __m512 u = _mm512_mul_ps(x, x), a = _mm512_abs_ps(x), sign = splat(-0.0f);
+    __m512 p = _mm512_fmadd_ps(splat(PLP_TANH_C4), u, splat(PLP_TANH_C3));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_TANH_C2));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_TANH_C1));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_TANH_C0));
+    const __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(x, u), p, x);
+    const __m512 e = _mm512_add_ps(exp16(_mm512_add_ps(a, a)), splat(1));
+    const __m512 large = _mm512_sub_ps(splat(1), _mm512_div_ps(splat(2), e));
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, splat(PLP_TANH_SPLIT), _CMP_LT_OQ),
+                                _mm512_or_ps(large, _mm512_and_ps(sign, x)), small);
+}
+
+#endif
