@@ -66,27 +66,40 @@ static void put_half(uint8_t *p, float f)
     memcpy(p, &h, 2);
 }
 
-/* Blocks of random bytes, whose half-precision scales are finite; `huge` ones near the format's limits. */
-static uint8_t *random_rows(const quant *q, uint32_t k, uint32_t n_rows, int kind, size_t *n_bytes)
+/* Blocks of random bytes whose scales are finite; `huge` ones near the format's limits, some of `sparse` 0. */
+static void random_block(const quant *q, int kind, uint32_t i, uint8_t *p)
 {
-    const size_t n_blocks = (size_t)n_rows * (k / q->len);
-    *n_bytes = n_blocks * q->bytes;
-    uint8_t *data = guarded(*n_bytes), *p = data;
-    for (size_t i = 0; i < *n_bytes; i++) data[i] = (uint8_t)check_random();
-    for (size_t i = 0; i < n_blocks; i++, p += q->bytes) {
-        const float size = kind == 1 ? 60000.0f : kind == 2 ? 1e-7f : kind == 3 && i % 3 == 0 ? 0.0f : 0.01f;
-        const float d = check_uniform() * size, m = check_uniform() * size;
-        switch (q->type) {
-        case PLP_TYPE_F32: { const float f = value(kind, (uint32_t)i); memcpy(p, &f, 4); } break;
-        case PLP_TYPE_F16: put_half(p, check_uniform() * size); break;
-        case PLP_TYPE_BF16: { const float f = value(kind, (uint32_t)i); memcpy(p, (const char *)&f + 2, 2); } break;
-        case PLP_TYPE_Q6_K: put_half(p + 208, d); break;
-        case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: put_half(p, d); put_half(p + 2, m); break;
-        default: put_half(p, d);
+    const float size = kind == 1 ? 60000.0f : kind == 2 ? 1e-7f : kind == 3 && i % 3 == 0 ? 0.0f : 0.01f;
+    const float d = check_uniform() * size, m = check_uniform() * size, f = value(kind, i);
+    for (uint32_t j = 0; j < q->bytes; j++) p[j] = (uint8_t)check_random();
+    switch (q->type) {
+    case PLP_TYPE_F32:  memcpy(p, &f, 4); break;
+    case PLP_TYPE_BF16: memcpy(p, (const char *)&f + 2, 2); break;
+    case PLP_TYPE_Q6_K: put_half(p + 208, d); break;
+    case PLP_TYPE_F16: case PLP_TYPE_Q4_0: case PLP_TYPE_Q8_0: put_half(p, d); break;
+    case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: put_half(p, d); put_half(p + 2, m); break;
+    default:
+        for (bool sane = false; !sane; ) {      /* scales lie anywhere: draw until no value is wild */
+            float values[256];
+            for (uint32_t j = 0; j < q->bytes; j++) p[j] = (uint8_t)check_random();
+            plp_type_get(q->type)->dequantize(p, values, q->len);
+            sane = true;
+            for (uint32_t j = 0; j < q->len; j++) sane = sane && fabsf(values[j]) < 1e9f;
         }
     }
+}
+
+static uint8_t *random_rows(const quant *q, uint32_t k, uint32_t n_rows, int kind, size_t *n_bytes)
+{
+    const uint32_t n_blocks = n_rows * (k / q->len);
+    *n_bytes = (size_t)n_blocks * q->bytes;
+    uint8_t *data = guarded(*n_bytes);
+    for (uint32_t i = 0; i < n_blocks; i++) random_block(q, kind, i, data + (size_t)i * q->bytes);
     return data;
 }
+
+/* The types that are dequantised for lack of an integer form share one path and need fewer shapes. */
+static bool is_plain(const quant *q) { return q->form != PLP_FORM_FLT || q->len == 1; }
 
 /* y[n][rows] of one tier. Everything ends at a guard page; the activations are packed in two pieces. */
 static void product(const plp_kernels *k, const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx,
@@ -141,14 +154,14 @@ static void equal_products(const plp_kernels *k, bool integer)
         for (unsigned l = 0; l < sizeof row_lengths / sizeof *row_lengths; l++)
             for (unsigned c = 0; c < sizeof token_counts / sizeof *token_counts; c++) {
                 const uint32_t len = row_lengths[l], n = token_counts[c];
-                if (len % quants[i].len || (len > 2048 && n > 17)) continue;
+                if (len % quants[i].len || (len > 2048 && n > 17) || (!is_plain(&quants[i]) && (len > 768 || n > 5))) continue;
                 static const uint32_t rows[] = { 53, 48, 16, 7, 99 };
                 equal_product(k, &quants[i], len, n, rows[(l + c) % 5], (int)(l + c) % N_KINDS);
             }
     }
     if (!integer)                           /* lengths that no block format has */
         for (int i = 0; i < N_QUANTS; i++)
-            for (uint32_t len = 1; len < 40 && quants[i].form == PLP_FORM_FLT; len += 3)
+            for (uint32_t len = 1; len < 40 && quants[i].len == 1; len += 3)
                 equal_product(k, &quants[i], len, len % 7 + 1, 21, 0);
 }
 
@@ -207,6 +220,7 @@ static void check_products_ignore_neighbours(void)
     enum { ROWS = 64, N = 37 };
     for (uint32_t tier = 0; tier < plp_kernels_count(); tier++)
         for (int i = 0; i < N_QUANTS; i++) {
+            if (!is_plain(&quants[i])) continue;
             const plp_kernels *k = plp_kernels_at(tier);
             const uint32_t len = quants[i].len == 256 ? 768 : 576;
             size_t bytes;
@@ -233,7 +247,7 @@ static void check_product_slices(void)
     enum { ROWS = 85, LEN = 768 };
     for (uint32_t tier = 0; tier < plp_kernels_count(); tier++)
         for (int i = 0; i < N_QUANTS; i++)
-            for (uint32_t n = 1; n < 20; n += 3) {
+            for (uint32_t n = 1; n < 20 && is_plain(&quants[i]); n += 3) {
                 const plp_kernels *k = plp_kernels_at(tier);
                 size_t bytes;
                 uint8_t *data = random_rows(&quants[i], LEN, ROWS, 0, &bytes);
@@ -661,11 +675,21 @@ static void check_attn_f16(const plp_kernels *k)
 
 static void check_linear(const plp_kernels *k)   { equal_products(k, true); }
 static void check_linear_f(const plp_kernels *k) { equal_products(k, false); }
+
+/* A caller allocates once, for its largest n and k. (That they suffice: product() ends them at guard pages.) */
+static void sizes_grow(const plp_kernels *k, size_t (*bytes)(uint32_t n, uint32_t k), const char *name)
+{
+    for (uint32_t n = 1; n < 40; n++)
+        for (uint32_t len = 32; len < 4096; len += 32)
+            CHECK(bytes(n, len) <= bytes(n + 1, len) && bytes(n, len) <= bytes(n, len + 32) && bytes(n, len) % 64 == 0,
+                  "%s %s shrinks after n=%u k=%u, or is no multiple of 64", k->tier, name, n, len);
+}
+static void check_x_bytes(const plp_kernels *k)     { sizes_grow(k, k->x_bytes, "x_bytes"); }
+static void check_linear_work(const plp_kernels *k) { sizes_grow(k, k->linear_work, "linear_work"); }
+
 /* What product() and attention() call on the way needs no walk of its own. */
 static void within(const plp_kernels *k) { (void)k; }
-#define check_x_bytes     within        /* check_linear: the packed activations end at a guard page */
 #define check_x_pack      within        /* check_linear: packed in two pieces */
-#define check_linear_work within        /* check_linear: the work area ends at a guard page */
 #define check_attn_merge  within        /* check_attn_f16: two parts */
 #define check_attn_finish within        /* check_attn_f16: with and without a sink */
 

@@ -17,7 +17,9 @@ typedef struct x_block {
     int8_t q[32];
 } x_block;
 
-static size_t x_bytes(uint32_t n, uint32_t k) { return (size_t)n * (k / 32) * sizeof(x_block); }
+static size_t lines(size_t n_bytes) { return (n_bytes + 63) / 64 * 64; }
+
+static size_t x_bytes(uint32_t n, uint32_t k) { return lines((size_t)n * (k / 32) * sizeof(x_block)); }
 
 static void quantise(const float *x, x_block *out)
 {
@@ -154,7 +156,7 @@ static float row_dot(int form, row r, const x_block *x, uint32_t n_blocks)
     return acc;
 }
 
-static size_t linear_work(uint32_t n, uint32_t k) { return sizeof(float) * ((size_t)k + 64); }
+static size_t linear_work(uint32_t n, uint32_t k) { return lines(sizeof(float) * (size_t)k); }
 
 static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                    bool add, void *work)
@@ -171,20 +173,11 @@ static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, u
     }
 }
 
-static void load_f32(int type, const uint8_t *p, uint32_t k, float *out)
-{
-    if (type == PLP_TYPE_F32) memcpy(out, p, sizeof(float) * k);
-    if (type == PLP_TYPE_F16)
-        for (uint32_t i = 0; i < k; i++) out[i] = plp_half(plp_load_u16(p + 2 * i));
-    if (type == PLP_TYPE_BF16)
-        for (uint32_t i = 0; i < k; i++) out[i] = plp_from_bits((uint32_t)plp_load_u16(p + 2 * i) << 16);
-}
-
 static void linear_f(const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx, uint32_t n, float *y,
                      size_t ldy, bool add, void *work)
 {
     for (uint32_t i = r0; i < r1; i++) {
-        load_f32(w->type, (const uint8_t *)w->data + i * w->row_bytes, w->k, work);
+        plp_type_get(w->type)->dequantize((const uint8_t *)w->data + i * w->row_bytes, work, w->k);
         for (uint32_t t = 0; t < n; t++) {
             const float v = plp_dot16(work, x + t * ldx, w->k);
             y[t * ldy + i] = add ? y[t * ldy + i] + v : v;

@@ -80,6 +80,7 @@ size_t plp_avx512_stream_work(uint32_t n, uint32_t k);
 void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                         bool add, void *work);
 size_t plp_avx512_panel_work(uint32_t n, uint32_t k);
+size_t plp_avx512_float_work(uint32_t k);
 void   plp_fill_avx512_float(plp_kernels *k);
 void   plp_fill_avx512_vector(plp_kernels *k);
 void   plp_fill_avx512_attention(plp_kernels *k);

@@ -1,5 +1,8 @@
 /*
- * kernels/x86/avx512_float.c - tier "avx512": products with F32, F16 and BF16 weights
+ * kernels/x86/avx512_float.c - tier "avx512": products in f32
+ *
+ * Types without an integer form that are not one of these three have their rows dequantised first.
+ * work: f32 [4][k].
  *
  * Four rows by one or four tokens at a time. Each (row, token) is one chain of fused multiply-adds in 16
  * lanes, as sum16 demands; the blocking gives the 4 to 16 independent chains that hide their latency.
@@ -37,12 +40,16 @@ INLINE void products(const int type, const int tokens, const uint8_t *const p[RO
 }
 
 INLINE void rows_of(const int type, const plp_rows *w, uint32_t r0, uint32_t r1, const float *x, size_t ldx, uint32_t n,
-                    float *y, size_t ldy, bool add)
+                    float *y, size_t ldy, bool add, void (*dequantize)(const void *, float *, size_t), float *work)
 {
     for (uint32_t r = r0; r < r1; r += ROWS) {
         const uint8_t *p[ROWS];                                     /* past the end: the last row again */
-        for (uint32_t i = 0; i < ROWS; i++)
+        for (uint32_t i = 0; i < ROWS; i++) {
             p[i] = (const uint8_t *)w->data + (r + i < r1 ? r + i : r1 - 1) * w->row_bytes;
+            if (!dequantize) continue;
+            dequantize(p[i], work + i * w->k, w->k);
+            p[i] = (const uint8_t *)(work + i * w->k);
+        }
         for (uint32_t t = 0; t < n;) {
             const uint32_t tokens = n - t >= TOKENS ? TOKENS : 1;
             float out[ROWS][TOKENS];
@@ -62,10 +69,14 @@ static void linear_f(const plp_rows *w, uint32_t r0, uint32_t r1, const float *x
                      size_t ldy, bool add, void *work)
 {
     switch (w->type) {
-    case PLP_TYPE_F32:  rows_of(PLP_TYPE_F32, w, r0, r1, x, ldx, n, y, ldy, add); break;
-    case PLP_TYPE_F16:  rows_of(PLP_TYPE_F16, w, r0, r1, x, ldx, n, y, ldy, add); break;
-    case PLP_TYPE_BF16: rows_of(PLP_TYPE_BF16, w, r0, r1, x, ldx, n, y, ldy, add); break;
+    case PLP_TYPE_F32:  rows_of(PLP_TYPE_F32, w, r0, r1, x, ldx, n, y, ldy, add, NULL, NULL); break;
+    case PLP_TYPE_F16:  rows_of(PLP_TYPE_F16, w, r0, r1, x, ldx, n, y, ldy, add, NULL, NULL); break;
+    case PLP_TYPE_BF16: rows_of(PLP_TYPE_BF16, w, r0, r1, x, ldx, n, y, ldy, add, NULL, NULL); break;
+    default:
+        rows_of(PLP_TYPE_F32, w, r0, r1, x, ldx, n, y, ldy, add, plp_type_get(w->type)->dequantize, work);
     }
 }
+
+size_t plp_avx512_float_work(uint32_t k) { return sizeof(float) * ROWS * round_up(k, 16); }
 
 void plp_fill_avx512_float(plp_kernels *k) { k->linear_f = linear_f; }

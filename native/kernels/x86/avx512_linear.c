@@ -5,10 +5,13 @@
  */
 #include "kernels/x86/avx512.h"
 
+INLINE size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Callers size by their largest n and k and then use less: both shapes must fit. */
 static size_t x_bytes(uint32_t n, uint32_t k)
 {
-    if (n <= STREAM_TOKENS) return n * stream_bytes(k / 32);
-    return (size_t)round_up(n, TILE_TOKENS) * (k / 32) * sizeof(x_tile) / TILE_TOKENS;
+    const uint32_t streamed = n < STREAM_TOKENS ? n : STREAM_TOKENS;
+    return larger(streamed * stream_bytes(k / 32), (size_t)round_up(n, TILE_TOKENS) * (k / 32) * sizeof(x_tile) / TILE_TOKENS);
 }
 
 typedef struct x_block {
@@ -91,7 +94,8 @@ static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t 
 
 static size_t linear_work(uint32_t n, uint32_t k)
 {
-    return n <= STREAM_TOKENS ? plp_avx512_stream_work(n, k) : plp_avx512_panel_work(n, k);
+    const size_t product = larger(plp_avx512_stream_work(n < STREAM_TOKENS ? n : STREAM_TOKENS, k), plp_avx512_panel_work(n, k));
+    return larger(product, plp_avx512_float_work(k));
 }
 
 static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
