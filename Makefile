@@ -1,0 +1,54 @@
+# make chat      build, fetch the default model, talk to it      (echo "a question" | make -s chat)
+# make test      build everything, run the native checks and the Python tests
+# make clean     remove what the above made, except downloaded models
+#
+# Everything stays in this folder: the virtual environment in .venv, objects in build/, models in models/cache.
+# Needed: Python >= 3.10, a C compiler, a package index. cmake and ninja come from the index.
+
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+             $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; exit; }; done)
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -q
+JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+SOURCES := $(shell find native pyllama_paged -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.txt' -o -name '*.json' \) -not -name '*.pyc')
+
+export PLP_CACHE_DIR ?= $(CURDIR)/models/cache
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+.PHONY: chat test model clean
+.DELETE_ON_ERROR:
+
+chat: $(VENV)/.installed
+	@$(BIN)/pyllama-paged chat $(ARGS)
+
+# The environment with the build's own tools. It is kept, so that a second build compiles only what changed.
+$(VENV)/.tools: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.10 or newer is needed; set PYTHON=/path/to/python3." >&2; exit 2; }
+	@echo "setting up $(VENV) ..." >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "This Python cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv python3-dev)." >&2; exit 2; }
+	@$(PIP) install "scikit-build-core>=0.10" "cffi>=1.16" "cmake>=3.18" "ninja>=1.10"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.tools CMakeLists.txt $(SOURCES)
+	@echo "building ..." >&2
+	@$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+# As above with the test tools; the native checks are built in the same tree, so that libplp is compiled once.
+$(VENV)/.installed-test: $(VENV)/.tools CMakeLists.txt $(SOURCES) $(wildcard tests/native/*)
+	@echo "building with tests ..." >&2
+	@$(PIP) install --no-build-isolation -C cmake.define.PLP_TESTS=ON -e ".[test]"
+	@touch $@ $(VENV)/.installed
+
+model: $(VENV)/.installed
+	@$(BIN)/pyllama-paged pull smollm2-135m
+
+test: $(VENV)/.installed-test
+	@$(BIN)/pyllama-paged pull smollm2-135m
+	@$(BIN)/ctest --test-dir build/python --output-on-failure -j $(JOBS)
+	@$(BIN)/python -m pytest tests/python $(ARGS)
+
+clean:
+	rm -rf $(VENV) build

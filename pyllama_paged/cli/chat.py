@@ -1,0 +1,289 @@
+"""
+`pyllama-paged chat`: a conversation in the terminal.
+
+    Input      where lines come from: a prompt with history, or a pipe
+    Chat       the conversation and its slash commands; a new command is one method with @command
+    chat()     puts them together
+
+Ctrl-C stops the answer and keeps the conversation; Ctrl-D leaves. Piped input is answered message by message,
+with nothing but the answers on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import ContextFull, InvalidArgument, KvBudgetExceeded, PllamaError
+from . import looks
+from .main import open_model, sampling
+
+__all__ = ["chat"]
+
+_QUOTE = '"""'
+
+
+class _Leave(Exception):
+    """The person wants to go."""
+
+
+def _history_file() -> Path | None:
+    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pyllama_paged"
+    try:
+        base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = base / "history"
+        path.touch(mode=0o600)
+        return path
+    except OSError:
+        return None
+
+
+class _Terminal:
+    """Lines typed by a person."""
+
+    def __init__(self, commands: dict[str, str]):
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+        path = _history_file()
+        self._session = PromptSession(
+            history=FileHistory(str(path)) if path else InMemoryHistory(),
+            completer=WordCompleter([f"/{name}" for name in commands], sentence=True),
+            complete_while_typing=False,
+        )
+
+    def line(self, more: bool) -> str:
+        from prompt_toolkit.formatted_text import FormattedText
+
+        return self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")]))
+
+
+class _Pipe:
+    """Lines from a file or another program."""
+
+    def line(self, more: bool) -> str:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            raise EOFError
+        return line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _message(source) -> str:
+    """One message: a line, or everything between two lines of three quotes."""
+    text = source.line(False)
+    if not text.lstrip().startswith(_QUOTE):
+        return text
+    text = text.lstrip()[len(_QUOTE):]
+    while not text.rstrip().endswith(_QUOTE):
+        text += "\n" + source.line(True)
+    return text.rstrip()[:-len(_QUOTE)].strip("\n")
+
+
+_COMMANDS: dict[str, tuple[Callable, str]] = {}
+
+
+def command(*names: str):
+    """A slash command; its help is the method's docstring, with what it takes before a double space."""
+    def register(function):
+        for name in names:
+            _COMMANDS[name] = (function, names[0])
+        return function
+
+    return register
+
+
+class Chat:
+    """A conversation, its settings, and what the slash commands do to them."""
+
+    def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool):
+        self.model = model
+        self.settings = settings
+        self.max_tokens = max_tokens
+        self.interactive = interactive
+        self.session = model.session(system=system)
+        self.last = None                # the last answer
+
+    # ---- talking
+
+    def say(self, text: str) -> None:
+        self._answer(lambda: self.session.stream(text, max_tokens=self.max_tokens, sampling=self.settings))
+
+    def _answer(self, begin: Callable) -> None:
+        typist = looks.Typist(sys.stdout)
+        stopped = False
+        stream = begin()
+        try:
+            for piece in stream:
+                typist.write(piece)
+        except KeyboardInterrupt:
+            if not self.interactive:
+                raise
+            stopped = True
+        finally:
+            typist.finish()
+            self.last = stream.answer
+        if stopped:
+            self.note("stopped; /regen answers again")
+        elif stream.context_full:
+            self.note(f"the context of {self.model.info.context_limit:,} tokens is full; /clear begins anew", always=True)
+
+    def note(self, text: str, always: bool = False) -> None:
+        """A remark that is not part of the conversation."""
+        if self.interactive:
+            looks.console().print(text, style="dim", markup=False)
+        elif always:
+            print(text, file=sys.stderr)
+
+    def run(self, line: str) -> None:
+        name, _, rest = line[1:].strip().partition(" ")
+        if name not in _COMMANDS:
+            raise InvalidArgument(f"there is no command /{name}; /help lists them")
+        _COMMANDS[name][0](self, rest.strip())
+
+    # ---- commands
+
+    @command("help", "?")
+    def help(self, _: str) -> None:
+        """what can be typed here"""
+        names: dict[str, list[str]] = {}
+        for name, (_function, first) in _COMMANDS.items():
+            names.setdefault(first, []).append(f"/{name}")
+        rows = [(", ".join(all_names), (_COMMANDS[first][0].__doc__ or "").strip()) for first, all_names in names.items()]
+        rows += [(_QUOTE, "begins and ends a message of several lines"), ("Ctrl-C", "stops an answer"), ("Ctrl-D", "leaves")]
+        width = max(len(left) for left, _ in rows)
+        out = looks.console()
+        for left, right in rows:
+            out.print(f"  {left:<{width}}  {right}", markup=False)
+
+    @command("exit", "bye", "quit")
+    def exit(self, _: str) -> None:
+        """leave (also Ctrl-D)"""
+        raise _Leave
+
+    @command("clear")
+    def clear(self, _: str) -> None:
+        """forget the conversation, keep the system prompt"""
+        self._restart([m for m in self.session.messages[:1] if m["role"] == "system"])
+        self.note("a new conversation")
+
+    @command("regen")
+    def regen(self, _: str) -> None:
+        """answer the last message again, with the next seed"""
+        if self.last is None or not any(m["role"] == "user" for m in self.session.messages):
+            raise InvalidArgument("there is no answer to give again")
+        self.settings = self.settings.with_(seed=self.settings.seed + 1)
+        if self.settings.temperature == 0:
+            self.note("the temperature is 0, so the answer will be the same; /set temp 0.7 changes that")
+        self._answer(lambda: self.session.regenerate(max_tokens=self.max_tokens, sampling=self.settings))
+
+    @command("system")
+    def system(self, text: str) -> None:
+        """show the system prompt, or set it and begin anew: /system You are terse."""
+        if text:
+            self._restart([{"role": "system", "content": text}])
+            self.note("a new conversation with this system prompt")
+            return
+        first = self.session.messages[:1]
+        self.note(first[0]["content"] if first and first[0]["role"] == "system" else "none; the chat template may bring its own")
+
+    @command("set")
+    def set(self, text: str) -> None:
+        """show the settings, or change one: /set temp 0.7"""
+        name, _, value = text.partition(" ")
+        name = {"temp": "temperature", "n": "max_tokens"}.get(name.replace("-", "_"), name.replace("-", "_"))
+        fields = [f for f in vars(self.settings) if f != "logit_bias"]
+        if not name:
+            self.note("  ".join(f"{f}={getattr(self.settings, f)}" for f in fields) + f"  max_tokens={self.max_tokens}")
+            return
+        try:
+            if name == "max_tokens":
+                self.max_tokens = int(value) if int(value) >= 0 else None
+            elif name in fields:
+                kind = type(getattr(self.settings, name))
+                self.settings = self.settings.with_(**{name: kind(value)})
+            else:
+                raise InvalidArgument(f"there is no setting {name}; there are {', '.join(fields)}, max_tokens")
+        except ValueError as problem:
+            if isinstance(problem, PllamaError):
+                raise
+            raise InvalidArgument(f"{value!r} is not a number") from None
+        self.note(f"{name} is now {self.max_tokens if name == 'max_tokens' else getattr(self.settings, name)}")
+
+    @command("mem")
+    def mem(self, _: str) -> None:
+        """what the conversation holds in memory"""
+        own, pool, info = self.session.memory, self.model.memory, self.model.info
+        self.note(
+            f"{own.n_tokens:,} tokens in {own.n_blocks} blocks of {info.block_len}: {looks.size(own.own + own.shared)} of KV, "
+            f"{looks.size(own.reserved)} of it for the next tokens\n"
+            f"pool: {looks.size(pool.resident)} from the system, {looks.size(pool.cached)} of it cached, at most {looks.size(pool.budget)}\n"
+            f"work space {looks.size(pool.scratch)}, bookkeeping {looks.size(pool.metadata)}; "
+            f"weights {looks.size(pool.weights)}, in the file\n"
+            f"context limit {info.context_limit:,} tokens: reserving it would take {looks.size(info.kv_bytes_per_token * info.context_limit)}",
+            always=True)
+
+    @command("stats")
+    def stats(self, _: str) -> None:
+        """figures of the last answer"""
+        if self.last is None:
+            raise InvalidArgument("there is no answer yet")
+        s = self.last.stats
+        computed = s.prompt_tokens - s.reused_tokens
+        changed = f", {s.dropped_tokens:,} given up because the conversation changed there" if s.dropped_tokens else ""
+        self.note(
+            f"prompt  {s.prompt_tokens:,} tokens: {s.reused_tokens:,} reused, {computed:,} computed in {s.prompt_seconds:.2f} s "
+            f"({looks.rate(s.prompt_rate)} a second){changed}\n"
+            f"answer  {s.answer_tokens:,} tokens in {s.answer_seconds:.2f} s ({looks.rate(s.answer_rate)} a second), ended by {self.last.finish}",
+            always=True)
+
+    def _restart(self, messages: list[dict]) -> None:
+        self.session.close()
+        self.session = self.model.session(messages=messages)
+        self.last = None
+
+
+def chat(args) -> int:
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    settings = sampling(args)
+    limit = args.max_tokens if args.max_tokens >= 0 else None
+    with open_model(args) as model:
+        talk = Chat(model, settings, args.system, limit, interactive)
+        if interactive:
+            _greet(model)
+            source = _Terminal({name: "" for name, (_f, first) in _COMMANDS.items() if name == first})
+        else:
+            source = _Pipe()
+        while True:
+            try:
+                text = _message(source)
+                if not text.strip():
+                    continue
+                if text.startswith("/"):
+                    talk.run(text)
+                else:
+                    talk.say(text)
+            except (_Leave, EOFError):
+                return 0
+            except KeyboardInterrupt:
+                if not interactive:
+                    raise
+                talk.note("Ctrl-D or /exit leaves")
+            except (InvalidArgument, ContextFull, KvBudgetExceeded) as problem:
+                if not interactive:
+                    raise
+                looks.console().print(str(problem), style="red", markup=False)
+
+
+def _greet(model) -> None:
+    info, out = model.info, looks.console()
+    name = os.path.basename(model.path)
+    out.print(f"[bold]{name}[/]  {looks.size(info.weights_bytes)}, {info.device}/{info.tier}, {info.n_threads} threads", highlight=False)
+    if model.template_origin != "file":
+        kind = "ChatML" if model.template_origin == "chatml" else "plain 'User:' and 'Assistant:' lines"
+        out.print(f"This file has no chat template; {kind} will be used.", style="yellow", markup=False)
+    if model.vocab.info.warning:
+        out.print(looks.clean(model.vocab.info.warning), style="yellow", markup=False)
+    out.print("/help shows what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.", style="dim", markup=False)

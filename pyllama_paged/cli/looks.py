@@ -1,0 +1,153 @@
+"""
+What a person sees: sizes and rates in words, text that cannot play with the terminal, words kept whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from typing import TextIO
+
+__all__ = ["Typist", "clean", "columns", "console", "count", "progress", "rate", "size"]
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """Without control characters: a file's metadata, or a model, may hold terminal commands."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def size(n: float) -> str:
+    """Bytes: 93.8 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(n) < 1024 or unit == "TiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def count(n: float) -> str:
+    """Numbers of things: 134.5 M."""
+    for factor, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
+        if n >= factor:
+            return f"{n / factor:.1f}{unit}"
+    return f"{n:,.0f}"
+
+
+def rate(n: float) -> str:
+    return f"{n:.0f}" if n >= 100 else f"{n:.1f}"
+
+
+def columns(stream: TextIO) -> int:
+    """Width of the terminal behind a stream; 0 if it is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else 0
+
+
+def console(stderr: bool = False):
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty())
+
+
+def progress():
+    """A callback for `hub.fetch`: a bar where somebody watches, one line where nobody does."""
+    if not sys.stderr.isatty():
+        seen = set()
+
+        def line(name: str, done: int, total: int) -> None:
+            if name not in seen:
+                seen.add(name)
+                print(f"fetching {name}{f' ({size(total)})' if total else ''} ...", file=sys.stderr, flush=True)
+
+        return line
+
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bars = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
+                    TimeRemainingColumn(), console=console(stderr=True))
+    tasks: dict[str, int] = {}
+
+    def bar(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            bars.start()
+            tasks[name] = bars.add_task(name, total=total or None)
+        bars.update(tasks[name], completed=done)
+        if total and done >= total:
+            bars.stop()
+
+    return bar
+
+
+def _cells(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+class Typist:
+    """
+    Writes text that arrives in pieces, breaking lines between words where the terminal is too narrow.
+
+    A word is shown when it is complete, so that none is torn apart; without a terminal nothing is held back.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._out = stream
+        self._width = columns(stream)
+        self._column = 0
+        self._word = ""
+
+    def write(self, text: str) -> None:
+        text = clean(text)
+        if not self._width:
+            self._put(text)
+            return
+        for character in text:
+            if character in " \n\t":
+                self._flush_word()
+                if character == "\n":
+                    self._put("\n")
+                    self._column = 0
+                elif self._column < self._width - 1:
+                    self._put(" ")
+                    self._column += 1
+            else:
+                self._word += character
+                # Scripts without spaces may break anywhere, and a word wider than the screen must.
+                if _cells(character) == 2 or sum(map(_cells, self._word)) >= self._width - 1:
+                    self._flush_word()
+        self._out.flush()
+
+    def _flush_word(self) -> None:
+        wide = sum(map(_cells, self._word))
+        if self._column and self._column + wide > self._width - 1:
+            self._put("\n")
+            self._column = 0
+        self._put(self._word)
+        self._column += wide
+        self._word = ""
+
+    def _put(self, text: str) -> None:
+        self._out.write(text)
+        if not self._width:
+            self._out.flush()
+
+    def finish(self) -> None:
+        """The last word, and a line end if the text did not bring one."""
+        self._flush_word()
+        if self._column or not self._width:
+            self._out.write("\n")
+        self._column = 0
+        self._out.flush()
+
+
+def no_pipe_error() -> None:
+    """After a reader has gone away: nothing more can be said, and nothing should be said about that."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:
+        pass

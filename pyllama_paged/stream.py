@@ -1,0 +1,221 @@
+"""
+An answer while it comes: tokens drawn one by one, text pieces out, figures at the end.
+
+Threads   a stream belongs to the thread that began it, and while it is unfinished so does its session.
+          AsyncStream runs each piece in a worker thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import Cancelled, ContextFull
+from .text import StopStrings
+
+if TYPE_CHECKING:
+    from .sampling import Sampling
+    from .session import Session
+
+__all__ = ["Answer", "AsyncStream", "Stats", "Stream"]
+
+
+@dataclass
+class Stats:
+    """Counts in tokens, times in seconds. Final once the stream has ended."""
+
+    prompt_tokens: int = 0          #: the timeline that the answer follows
+    reused_tokens: int = 0          #: of these, how many had not to be computed again
+    dropped_tokens: int = 0         #: old tokens given up because the timeline changed there
+    answer_tokens: int = 0          #: the end token included
+    prompt_seconds: float = 0.0
+    answer_seconds: float = 0.0
+
+    @property
+    def prompt_rate(self) -> float:
+        """Prompt tokens computed per second."""
+        return (self.prompt_tokens - self.reused_tokens) / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def answer_rate(self) -> float:
+        """Answer tokens per second."""
+        return self.answer_tokens / self.answer_seconds if self.answer_seconds else 0.0
+
+
+@dataclass
+class Answer:
+    """
+    What has been said so far, and how it ended.
+
+    finish   None while it goes on; then "stop" (the model, or a stop string, ended it), "length" (max_tokens or
+             the context limit), "cancelled", "interrupted" (the caller broke it off), "error"
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str | None = None
+    stop_string: str | None = None
+    context_full: bool = False
+    stats: Stats = field(default_factory=Stats)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Stream:
+    """
+    Iterate for the pieces (never half a character), or `read()` for the whole.
+
+    Leaving the loop early is fine: what was said stays in the session. The attributes of `Answer` can be read
+    at any time: `stream.text`, `stream.finish`, `stream.stats`.
+    """
+
+    def __init__(self, session: "Session", sampling: "Sampling", stops: StopStrings, max_tokens: int | None,
+                 ended, exclusive: bool = False):
+        self.session = session
+        self.answer = Answer()
+        self._native, self._keep = sampling.native()
+        self._stops = stops
+        self._max_tokens = max_tokens
+        self._ended = ended                         # told once, with the answer, when nothing more comes
+        self._owner = None if exclusive else threading.get_ident()
+        self.cancelled = False
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> str:
+        with self.session._gate:
+            try:
+                while self.answer.finish is None:
+                    if piece := self._advance():
+                        self.answer.text += piece
+                        if self.answer.finish is not None:
+                            self._end(self.answer.finish)
+                        return piece
+            except BaseException as problem:
+                self._end("cancelled" if isinstance(problem, Cancelled) else
+                          "interrupted" if isinstance(problem, KeyboardInterrupt) else "error")
+                raise
+            self._end(self.answer.finish)
+            raise StopIteration
+
+    def _advance(self) -> str:
+        """One token further; the text that is now safe to show. Sets `finish` with the last of it."""
+        session, answer, began = self.session, self.answer, time.perf_counter()
+        if self._max_tokens is not None and len(answer.tokens) >= self._max_tokens:
+            return self._last("length")
+        for _ in session._steps():
+            self._check()
+        self._check()
+        token, logprob = session._draw(self._native)
+        if not answer.tokens:
+            answer.stats.prompt_seconds, began = time.perf_counter() - began, time.perf_counter()
+        try:
+            session._append(token)
+        except ContextFull:
+            answer.context_full = True
+            return self._last("length")
+        answer.tokens.append(token)
+        answer.logprobs.append(logprob)
+        answer.stats.answer_tokens += 1
+        if session.model.vocab.ends(token):
+            piece = self._last("stop")
+        else:
+            piece = self._stops.push(session._characters.push(session.model.vocab.token_bytes(token)))
+            if self._stops.hit is not None:
+                answer.finish, answer.stop_string = "stop", self._stops.hit
+        answer.stats.answer_seconds += time.perf_counter() - began
+        return piece
+
+    def _last(self, finish: str) -> str:
+        """Ends the answer: what stop strings held back is text after all. Half a character is only given up
+        where the model is done; otherwise it waits for `resume`."""
+        self.answer.finish = finish
+        rest = self.session._characters.finish() if finish == "stop" else ""
+        piece = self._stops.push(rest)
+        if self._stops.hit is not None:
+            self.answer.stop_string = self._stops.hit
+            return piece
+        return piece + self._stops.finish()
+
+    def _check(self) -> None:
+        if self.cancelled:
+            raise Cancelled(f"cancelled after {self.session.n_computed} of {len(self.session)} tokens")
+
+    def _end(self, finish: str) -> None:
+        ended, self._ended = self._ended, None
+        self.answer.finish = finish
+        if ended is not None:
+            ended(self.answer)
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_ended") is not None:     # not there if __init__ did not get that far
+            self._end(self.answer.finish or "interrupted")
+
+    def __getattr__(self, name: str):
+        if name.startswith("_") or name == "answer":
+            raise AttributeError(name)
+        return getattr(self.answer, name)
+
+    def close(self) -> None:
+        """End the answer here."""
+        with self.session._gate:
+            self._end(self.answer.finish or "interrupted")
+
+    def read(self) -> str:
+        """The rest of the answer; returns all of its text."""
+        for _ in self:
+            pass
+        return self.answer.text
+
+    def yields_to(self, thread: int) -> bool:
+        """Whether a new operation from that thread may end this stream. One that is done is in nobody's way."""
+        return self.answer.finish is not None or self._owner == thread
+
+
+class AsyncStream:
+    """A `Stream` for `async for`; cancelling the task stops the computation."""
+
+    def __init__(self, stream: Stream):
+        self._stream = stream
+
+    def __aiter__(self) -> "AsyncStream":
+        return self
+
+    async def __anext__(self) -> str:
+        import asyncio              # half as large as the rest of the package; only for those who use it
+
+        work = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
+        try:
+            piece = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stream.session.cancel()
+            await asyncio.wait([work])
+            work.exception()                        # looked at, so that the loop does not report it
+            raise
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def __getattr__(self, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+    async def aclose(self) -> None:
+        self._stream.close()
+
+    async def read(self) -> str:
+        async for _ in self:
+            pass
+        return self._stream.text

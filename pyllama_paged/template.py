@@ -1,0 +1,332 @@
+"""
+From messages to text, by the chat template that comes with a model.
+
+A template is a program from a file, and a message is text from anybody; neither is trusted.
+
+Template   runs in Jinja2's immutable sandbox, and besides with a budget: loop turns and calls, seconds, the
+           size of every string it builds. What it may not do ends in a `TemplateError`.
+Messages   cannot spell control tokens. Before rendering, the first character of every control spelling in them
+           is replaced by a stand-in that no input uses; after rendering, the text is cut at the control
+           spellings that are left, which are the template's own, and the stand-ins become what they were.
+           What comes out is a list of parts: control token ids, and texts in which nothing is special.
+
+Threads    one rendering at a time per template (it waits); different templates are independent
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes as nodes
+import jinja2.sandbox
+
+from .errors import TemplateError
+
+__all__ = ["ChatTemplate", "Part", "CHATML", "PLAIN"]
+
+Part = "int | str"
+
+#: For files without a template whose vocabulary has ChatML's control tokens.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+#: For files that have neither.
+PLAIN = (
+    "{{ bos_token }}{% for message in messages %}{{ message.role|capitalize }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+
+MAX_SOURCE = 1 << 20        # characters of a template
+MAX_TEXT = 1 << 25          # characters of any string a template builds
+MAX_TICKS = 1_000_000       # loop turns and calls of one rendering
+MAX_SECONDS = 5.0
+MAX_NUMBER = 100_000        # in a call: widths, indents, counts
+_GROWING = {"replace", "join", "expandtabs", "translate", "indent", "batch", "slice"}
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}`: marks the assistant's words for training. Here it is only its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The immutable sandbox, with a budget counted at every loop turn, call, filter and join."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False,
+                         extensions=["jinja2.ext.loopcontrols", _Generation])
+        self.concat = self.join
+        self.globals.pop("lipsum", None)
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        self.filters["tojson"] = _tojson
+        for name in ("pprint", "urlize", "wordwrap", "xmlattr"):      # for web pages; their cost is hard to bound
+            self.filters.pop(name, None)
+        self.filters = {name: self._guarded(function, name) for name, function in self.filters.items()}
+        self.ticks = 0
+        self.deadline = 0.0
+
+    def start(self) -> None:
+        self.ticks = 0
+        self.deadline = time.monotonic() + MAX_SECONDS
+
+    # ---- the budget
+
+    def tick(self, _=None) -> str:
+        self.ticks += 1
+        if self.ticks > MAX_TICKS:
+            raise jinja2.sandbox.SecurityError(f"it goes round more than {MAX_TICKS:,} times")
+        if time.monotonic() > self.deadline:
+            raise jinja2.sandbox.SecurityError(f"it runs longer than {MAX_SECONDS:.0f} s")
+        return ""
+
+    def _small(self, values) -> None:
+        for value in values:
+            if isinstance(value, int) and not -MAX_NUMBER <= value <= MAX_NUMBER:
+                raise jinja2.sandbox.SecurityError(f"it asks for a size of {value:.3g}")
+
+    def _sized(self, value):
+        if isinstance(value, (str, bytes, list, tuple)) and len(value) > MAX_TEXT:
+            raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+        return value
+
+    def _bounded(self, name: str, value, args) -> None:
+        """What a call may not ask for: huge numbers, and products of two large things."""
+        self._small(args)
+        if name in _GROWING and isinstance(value, (str, list, tuple)):
+            factor = max((len(a) if isinstance(a, (str, list, tuple, Mapping)) else a for a in args
+                          if isinstance(a, (str, list, tuple, Mapping, int))), default=1)
+            if len(value) * factor > 8 * MAX_TEXT:
+                raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+
+    def _guarded(self, function, name: str):
+        @functools.wraps(function)          # Jinja marks on it what a filter wants to be passed
+        def guarded(*args, **kwargs):
+            self.tick()
+            at = hasattr(function, "jinja_pass_arg")        # then the first argument is Jinja's own
+            value, rest = args[at], (*args[at + 1:], *kwargs.values())
+            self._bounded(name, value, rest)
+            if name == "format":
+                _narrow(value)
+            return self._sized(function(*args, **kwargs))
+
+        return guarded
+
+    def join(self, pieces) -> str:
+        out, size = [], 0
+        for piece in pieces:
+            piece = str(piece)
+            size += len(piece)
+            if size > MAX_TEXT:
+                raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+            out.append(piece)
+        return "".join(out)
+
+    def call(self, context, function, /, *args, **kwargs):
+        self.tick()
+        name = getattr(function, "__name__", "")
+        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)   # of "...".format too
+        self._bounded(name, owner, (*args, *kwargs.values()))
+        if name in ("format", "format_map") and isinstance(owner, str):
+            _narrow(owner)
+        return self._sized(super().call(context, function, *args, **kwargs))
+
+    def call_binop(self, context, operator, left, right):
+        sized = (str, bytes, list, tuple)
+        if operator == "+" and isinstance(left, sized) and isinstance(right, sized):
+            size = len(left) + len(right)
+        elif operator == "*" and (isinstance(left, sized) or isinstance(right, sized)):
+            size = (len(left) if isinstance(left, sized) else left) * (len(right) if isinstance(right, sized) else right)
+        elif operator == "%" and isinstance(left, str):
+            _narrow(left)
+            size = 0
+        elif operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
+            size = MAX_TEXT * (left.bit_length() * (right if operator == "**" else 1) + right.bit_length() > 4096)
+            size += size > 0
+        else:
+            size = 0
+        if size > MAX_TEXT:
+            raise jinja2.sandbox.SecurityError("it builds something of enormous size")
+        return super().call_binop(context, operator, left, right)
+
+    # ---- the compiler's part
+
+    def _parse(self, source, name, filename):
+        """Puts a tick at the start of every loop body and macro, where a template can spend time without a call."""
+        tree = super()._parse(source, name, filename)
+        for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            tick = nodes.ExprStmt(nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None))
+            node.body.insert(0, tick.set_lineno(node.lineno, override=True))
+        return tree.set_environment(self)
+
+    def compiled(self, source: str) -> jinja2.Template:
+        template = self.from_string(source)
+        names = template.root_render_func.__globals__
+        for name in ("str_join", "markup_join"):        # what `~` compiles to
+            if name in names:
+                names[name] = self.join
+        return template
+
+
+def _narrow(layout: str) -> None:
+    """A format string may pad, but not to a million."""
+    if re.search(r"\d{5}|\*", layout):
+        raise jinja2.sandbox.SecurityError("it pads a text to an enormous width")
+
+
+def _raise_exception(message) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.datetime.now().strftime(layout)
+
+
+def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    # Jinja's own escapes < and > for HTML, which models were not trained on.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class ChatTemplate:
+    """
+    A compiled chat template.
+
+    source    the template's text
+    control   spelling -> id of the vocabulary's control tokens
+    special   what the template knows the special tokens by: {"bos_token": "<s>", ...}
+    """
+
+    def __init__(self, source: str, control: Mapping[str, int], special: Mapping[str, str]):
+        self.source = source
+        self._special = dict(special)
+        self._control = dict(control)
+        spellings = sorted((s for s in control if s), key=len, reverse=True)
+        either = "|".join(map(re.escape, spellings))
+        self._cut = re.compile(f"({either})" if spellings else r"(?!)")
+        # Case does not help either: a template may change it.
+        self._spelled = re.compile(f"(?=(?:{either}))." if spellings else r"(?!)", re.S | re.I)
+        self._heads = {s[:n] for s in spellings for n in range(1, len(s))}
+        self._tails = {s[n:] for s in spellings for n in range(1, len(s))}
+        self._longest = max(map(len, spellings), default=1)
+        self._lock = threading.Lock()
+        self._sandbox = _Sandbox()
+        if len(source) > MAX_SOURCE:
+            raise TemplateError(f"the chat template has {len(source):,} characters; at most {MAX_SOURCE:,} are taken")
+        try:
+            self._sandbox.start()
+            self._template = self._sandbox.compiled(source)
+        except jinja2.TemplateSyntaxError as problem:
+            raise TemplateError(f"the chat template does not parse: {problem.message} (line {problem.lineno})") from None
+        except (RecursionError, MemoryError, jinja2.TemplateError, SyntaxError) as problem:
+            raise TemplateError(f"the chat template does not compile: {_reason(problem)}") from None
+
+    def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
+        """
+        The conversation as parts: control token ids (int) and plain texts (str).
+
+        Raises `TemplateError` with the template's own words where it refuses the messages.
+        """
+        given = {"messages": list(messages), "tools": None, "documents": None, **variables}
+        stand_ins = _StandIns(self.source, given)
+        given = {name: self._protect(value, stand_ins) for name, value in given.items()}
+        with self._lock:
+            self._sandbox.start()
+            try:
+                text = self._sandbox.join(self._template.generate(
+                    **self._special, **given, add_generation_prompt=add_generation_prompt))
+            except jinja2.sandbox.SecurityError as problem:
+                raise TemplateError(f"the chat template was stopped: {problem}") from None
+            except jinja2.UndefinedError as problem:
+                raise TemplateError(f"the chat template does not fit these messages: {problem}") from None
+            except jinja2.TemplateError as problem:
+                raise TemplateError(str(problem) or "the chat template refused the messages") from None
+            except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+                    ValueError) as problem:
+                raise TemplateError(f"the chat template failed: {_reason(problem)}") from None
+        parts = []
+        for at, piece in enumerate(self._cut.split(text)):
+            if at % 2:
+                parts.append(self._control[piece])
+            elif piece:
+                parts.append(stand_ins.restore(piece))
+        return parts
+
+    # ---- keeping messages from spelling control tokens
+
+    def _protect(self, value, stand_ins):
+        if isinstance(value, str):
+            return self._protect_text(value, stand_ins)
+        if isinstance(value, Mapping):
+            return {self._protect(k, stand_ins): self._protect(v, stand_ins) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._protect(v, stand_ins) for v in value]
+        return value
+
+    def _protect_text(self, text: str, stand_ins) -> str:
+        hidden = {m.start() for m in self._spelled.finditer(text)}
+        # Half a spelling at either end could meet its other half in the next message. Templates trim.
+        start, end = len(text) - len(text.lstrip()), len(text.rstrip())
+        for n in range(1, min(self._longest, end - start + 1)):
+            if text[end - n:end] in self._heads:
+                hidden.add(end - n)
+            if text[start:start + n] in self._tails:
+                hidden.add(start)
+        if not hidden:
+            return text
+        return "".join(stand_ins.of(c) if i in hidden else c for i, c in enumerate(text))
+
+
+class _StandIns:
+    """Characters that none of the inputs uses, each standing for another one during a rendering."""
+
+    def __init__(self, *inputs):
+        self._inputs = inputs
+        self._free = None
+        self._of: dict[str, str] = {}
+
+    def of(self, character: str) -> str:
+        if character not in self._of:
+            if self._free is None:
+                used = set()
+                _characters(self._inputs, used)
+                self._free = (c for c in map(chr, range(0xF0000, 0x10FFFE)) if c not in used)
+            self._of[character] = next(self._free)
+        return self._of[character]
+
+    def restore(self, text: str) -> str:
+        return text.translate({ord(s): c for c, s in self._of.items()}) if self._of else text
+
+
+def _characters(value, used: set) -> None:
+    if isinstance(value, str):
+        used.update(value)
+    elif isinstance(value, Mapping):
+        for k, v in value.items():
+            _characters(k, used)
+            _characters(v, used)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            _characters(v, used)
+
+
+def _reason(problem: BaseException) -> str:
+    if isinstance(problem, RecursionError):
+        return "it nests too deeply"
+    if isinstance(problem, MemoryError):
+        return "it wants too much memory"
+    return str(problem) or type(problem).__name__
