@@ -9,7 +9,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 
              $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; exit; }; done)
 VENV    := .venv
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --disable-pip-version-check -q
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
 JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SOURCES := $(shell find native pyllama_paged -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.txt' -o -name '*.json' \) -not -name '*.pyc')
 

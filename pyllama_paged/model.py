@@ -89,6 +89,7 @@ class Model:
         *,
         kv: str = "f16",
         kv_budget: int | str | None = None,
+        kv_cache: int | str | None = None,
         device: str = "auto",
         threads: int = 0,
         context: int = 0,
@@ -106,6 +107,8 @@ class Model:
                    not there yet is fetched
         kv         format of full KV blocks: "f16" (exact), "q8", "q4"
         kv_budget  the most the KV pool may ever hold: bytes, or "512MiB"; None: half of the memory
+        kv_cache   the most that KV nobody holds may keep for later reuse; None: nothing, it goes back
+                   to the system with its last holder
         device     "auto", "cpu", "cuda", "metal", "emu"
         threads    0: the performance cores, within affinity and quota
         context    the most tokens of a session; 0: the model's own limit. It costs no memory
@@ -128,7 +131,7 @@ class Model:
         o.device = keep[0]
         o.n_threads, o.context_limit, o.chunk_len, o.block_len = threads, context, chunk, block
         o.kv_format, o.kv_layout = _KV[kv], _LAYOUTS[layout]
-        o.kv_budget_bytes = parse_bytes(kv_budget)
+        o.kv_budget_bytes, o.kv_cache_bytes = parse_bytes(kv_budget), parse_bytes(kv_cache)
         o.flags = (
             (lib.PLP_ENGINE_SHUFFLE if shuffle else 0) | (lib.PLP_ENGINE_MLOCK if mlock else 0)
             | (lib.PLP_ENGINE_PREFETCH if prefetch else 0) | (0 if reuse else lib.PLP_ENGINE_NO_REUSE)
