@@ -71,6 +71,15 @@ void plp_pages_huge(void *p, size_t n_bytes)
 #endif
 }
 
+void plp_pages_small(void *p, size_t n_bytes)
+{
+#if defined MADV_NOHUGEPAGE
+    madvise(p, n_bytes, MADV_NOHUGEPAGE);
+#else
+    (void)p; (void)n_bytes;
+#endif
+}
+
 /* ---- read-only maps ---- */
 
 plp_status plp_map_open(plp_map *out, const char *path, plp_error *err)

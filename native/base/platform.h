@@ -15,6 +15,7 @@ void  *plp_pages_map(size_t n_bytes);
 void   plp_pages_unmap(void *p, size_t n_bytes);
 void   plp_pages_release(void *p, size_t n_bytes);      /* contents are lost, address stays */
 void   plp_pages_huge(void *p, size_t n_bytes);         /* a wish for huge pages; may do nothing */
+void   plp_pages_small(void *p, size_t n_bytes);        /* a wish for none: they would commit neighbours too */
 
 typedef struct plp_map { const uint8_t *data; size_t n_bytes; } plp_map;
 

@@ -202,7 +202,16 @@ static plp_status take_one(plp_pool *p, uint32_t cls, plp_block *out)
 
 /* ---- the interface ---- */
 
-static void *map_pages(void *context, size_t n)               { (void)context; return plp_pages_map(n); }
+/* No huge pages: one of them would commit the cold blocks around a used one, and the kernel would put
+ * released blocks back when it tidies up. */
+static void *map_pages(void *context, size_t n)
+{
+    void *q = plp_pages_map(n);
+    (void)context;
+    if (q)
+        plp_pages_small(q, n);
+    return q;
+}
 static void  unmap_pages(void *context, void *q, size_t n)    { (void)context; plp_pages_unmap(q, n); }
 static void  release_pages(void *context, void *q, size_t n)  { (void)context; plp_pages_release(q, n); }
 
