@@ -9,44 +9,11 @@
 #include "check.h"
 
 #include "base/mem.h"
-#include "base/platform.h"
-#include "kv/pool.h"
+#include "kv_source.h"
 #include "kv/prefix.h"
 #include "kv/table.h"
 
 enum { LEN = 4, N_SESSIONS = 10, MAX_TOKENS = 96, N_LOOSE = 12, N_FILES = 3, FILE_BLOCKS = 4 };
-
-/* ---- a slab source that forgets what was released and can refuse ---- */
-
-typedef struct source {
-    size_t  mapped_bytes, page;
-    long    n_maps;
-    int64_t refuse_after;           /* as plp_mem_fail_after */
-} source;
-
-static void *source_map(void *context, size_t n)
-{
-    source *s = context;
-    void *p;
-    if (s->refuse_after == 0 || posix_memalign(&p, s->page, n))
-        return NULL;
-    s->refuse_after -= s->refuse_after > 0;
-    memset(p, 0xa5, n);                         /* slabs are not promised to be zero */
-    s->mapped_bytes += n;
-    s->n_maps++;
-    return p;
-}
-static void source_unmap(void *context, void *p, size_t n)
-{
-    ((source *)context)->mapped_bytes -= n;
-    free(p);
-}
-static void source_release(void *context, void *p, size_t n)
-{
-    const source *s = context;
-    CHECK((uintptr_t)p % s->page == 0 && n % s->page == 0 && n > 0, "release of %zu bytes at %p", n, p);
-    memset(p, 0xdd, n);
-}
 
 /* ---- the world ---- */
 
@@ -80,7 +47,19 @@ static uint32_t mix(uint32_t h, int32_t token)
     return h ^ h >> 15;
 }
 
+/* Values lie at both ends of a block (a mapped one has no more than them), so that a neighbour whose pages
+ * are released cannot take some along. */
 static uint32_t *values_of(const world *w, plp_block b) { return plp_pool_data(w->pool, b); }
+static uint32_t *copy_of(const world *w, plp_block b)
+{
+    const size_t end = plp_pool_block_bytes(w->pool, plp_pool_class(w->pool, b));
+    return plp_pool_is_mapped(w->pool, b) ? values_of(w, b) : values_of(w, b) + end / sizeof(uint32_t) - LEN;
+}
+static void copy_head(world *w, plp_block to, plp_block from, uint32_t n)
+{
+    memcpy(values_of(w, to), values_of(w, from), n * sizeof(uint32_t));
+    memcpy(copy_of(w, to), copy_of(w, from), n * sizeof(uint32_t));
+}
 
 /* All values of a session that are still listed. */
 static bool reads_back(const world *w, const session *s)
@@ -88,7 +67,10 @@ static bool reads_back(const world *w, const session *s)
     uint32_t h = 0;
     for (uint32_t i = 0; i < s->table.n_tokens; i++) {
         h = mix(h, s->tokens[i]);
-        if (i / LEN >= s->table.first && values_of(w, s->table.blocks[i / LEN])[i % LEN] != h)
+        if (i / LEN < s->table.first)
+            continue;
+        const plp_block b = s->table.blocks[i / LEN];
+        if (values_of(w, b)[i % LEN] != h || copy_of(w, b)[i % LEN] != h)
             return false;
     }
     return true;
@@ -145,6 +127,13 @@ static void check_world(const world *w, const char *name, long step, const char 
 
 /* ---- what a session can do ---- */
 
+static uint64_t n_evicted(const world *w)
+{
+    plp_pool_stats t;
+    plp_pool_get_stats(w->pool, &t);
+    return t.n_evicted;
+}
+
 static void note(world *w, plp_status status)
 {
     CHECK(status == PLP_OK || status == PLP_E_NOMEM || status == PLP_E_BUDGET, "status %d", status);
@@ -184,15 +173,17 @@ static plp_status append(world *w, session *s, uint32_t n)
         plp_table_rewind(&s->table, w->pool, from / LEN * LEN);
         return append(w, s, n);
     }
+    const uint64_t evicted = n_evicted(w);
     status = plp_table_reserve(&s->table, w->pool, n, &copy, NULL);
     if (status) {
+        CHECK(status != PLP_E_BUDGET || n_evicted(w) == evicted, "evicted in vain");
         CHECK(s->table.n_blocks == n_blocks && s->table.n_tokens == from, "a failed reserve changed the table");
         note(w, status);
         return status;
     }
     if (copy.to != PLP_NO_BLOCK) {
         CHECK(copy.n_tokens == from % LEN, "copies %u of %u", copy.n_tokens, from % LEN);
-        memcpy(values_of(w, copy.to), values_of(w, copy.from), copy.n_tokens * sizeof(uint32_t));
+        copy_head(w, copy.to, copy.from, copy.n_tokens);
         plp_table_copied(&s->table, w->pool, &copy);
         w->n_forked++;
     }
@@ -205,7 +196,7 @@ static plp_status append(world *w, session *s, uint32_t n)
         h = mix(h, s->tokens[i]);
         CHECK(plp_pool_refs(w->pool, b) == 1 && !plp_pool_is_mapped(w->pool, b) && !plp_pool_is_findable(w->pool, b),
               "block %u is not this session's alone", b);
-        values_of(w, b)[i % LEN] = h;
+        values_of(w, b)[i % LEN] = copy_of(w, b)[i % LEN] = h;
     }
     plp_table_advance(&s->table, n);
     seal(w, s, from);
@@ -238,7 +229,7 @@ static void reuse(world *w, session *s, const int32_t *tokens, uint32_t n)
         return;
     plp_pool_keep(w->pool, b);                  /* else making room for the copy could evict its source */
     if (!(status = plp_table_reserve(&s->table, w->pool, n_match, &copy, NULL))) {
-        memcpy(values_of(w, s->table.blocks[k / LEN]), values_of(w, b), n_match * sizeof(uint32_t));
+        copy_head(w, s->table.blocks[k / LEN], b, n_match);
         plp_table_advance(&s->table, n_match);
         w->n_copied_heads++;
     } else
@@ -294,7 +285,9 @@ static const char *step(world *w)
     }
     if (roll < 10 && w->n_loose < N_LOOSE) {
         const uint32_t n = 1 + check_random() % (N_LOOSE - w->n_loose);
+        const uint64_t evicted = n_evicted(w);
         const plp_status status = plp_pool_take(w->pool, 1, n, w->loose + w->n_loose, NULL);
+        CHECK(status != PLP_E_BUDGET || n_evicted(w) == evicted, "evicted in vain");
         if (status) note(w, status);
         else        w->n_loose += n;
         return "take";
@@ -453,218 +446,8 @@ static void slabs_refused(void)
     }
 }
 
-/* ---- single properties ---- */
-
-static plp_pool *open_pool(size_t a, size_t b, uint64_t budget, uint64_t cache, source *src, bool releases)
-{
-    plp_pool_spec spec = { .n_classes = 2, .block_bytes = { a, b }, .slab_bytes = 4 * a, .budget_bytes = budget, .cache_bytes = cache };
-    plp_pool *p = NULL;
-    *src = (source){ .page = plp_page_bytes(), .refuse_after = -1 };
-    spec.source = (plp_slab_source){ source_map, source_unmap, releases ? source_release : NULL, src };
-    CHECK(plp_pool_open(&p, &spec, NULL) == PLP_OK, "open");
-    return p;
-}
-
-static plp_pool_stats stats_of(const plp_pool *p)
-{
-    plp_pool_stats t;
-    plp_pool_get_stats(p, &t);
-    return t;
-}
-
-/* The budget is exact to the block, all or nothing, and says what it lacks. */
-static void budget_is_exact(void)
-{
-    const size_t page = plp_page_bytes(), size = 4 * page;
-    plp_block b[64];
-    plp_error err;
-    source src;
-    plp_pool *p = open_pool(size, 2 * page, 10 * size + page, 0, &src, true);
-
-    CHECK(plp_pool_take(p, 0, 11, b, &err) == PLP_E_BUDGET, "11 of 10 blocks");
-    CHECK(err.wanted == 11 * size && err.available == 10 * size, "wanted %llu, available %llu",
-          (unsigned long long)err.wanted, (unsigned long long)err.available);
-    CHECK(stats_of(p).n_held == 0 && stats_of(p).n_taken == 0 && stats_of(p).resident_bytes == 0, "a refusal left something");
-    CHECK(plp_pool_take(p, 0, 10, b, &err) == PLP_OK, "10 of 10 blocks: %s", err.msg);
-    CHECK(stats_of(p).resident_bytes == 10 * size, "resident %llu", (unsigned long long)stats_of(p).resident_bytes);
-    CHECK(plp_pool_take(p, 1, 1, b + 10, &err) == PLP_E_BUDGET, "one page left, two asked for");
-    plp_pool_drop(p, b[3]);
-    CHECK(plp_pool_take(p, 1, 2, b + 10, &err) == PLP_OK, "a dropped block's pages serve the other class: %s", err.msg);
-    CHECK(plp_pool_take(p, 0, 1, b + 20, &err) == PLP_E_BUDGET && err.available == 0, "full");
-    CHECK(plp_pool_take(p, 2, 1, b + 20, &err) == PLP_E_ARG, "a class that is not there");
-    CHECK(plp_pool_ok(p), "ok");
-    plp_pool_close(p);
-    CHECK(src.mapped_bytes == 0, "close gives all back");
-
-    plp_pool_spec bad = { .n_classes = 1, .block_bytes = { 100 }, .budget_bytes = 1 };
-    p = NULL;
-    CHECK(plp_pool_open(&p, &bad, &err) == PLP_E_ARG && !p, "blocks of 100 bytes");
-    bad.n_classes = 0;
-    CHECK(plp_pool_open(&p, &bad, &err) == PLP_E_ARG && !p, "no classes");
-}
-
-/* Where memory comes in slabs, one slab is the unit of refusal, and other classes' slabs can be emptied. */
-static void whole_slabs(void)
-{
-    const size_t page = plp_page_bytes(), size = 4 * page;
-    plp_block a[8], b[8];
-    plp_error err;
-    source src;
-    plp_pool *p = open_pool(size, size, 8 * size, 0, &src, false);      /* two slabs of four */
-
-    CHECK(plp_pool_take(p, 0, 8, a, &err) == PLP_OK && stats_of(p).n_slabs == 2, "%s", err.msg);
-    for (int i = 0; i < 8; i++)
-        plp_pool_set_findable(p, a[i], true);
-    for (int i = 0; i < 8; i++)
-        if (i != 2)
-            plp_pool_drop(p, a[i]);             /* one slab is all cached, the other has a held block */
-    CHECK(plp_pool_take(p, 1, 5, b, &err) == PLP_E_BUDGET && err.available == 4 * size, "only one slab can be emptied");
-    CHECK(stats_of(p).n_cached == 7 && stats_of(p).n_evicted == 0, "a refusal evicted");
-    CHECK(plp_pool_take(p, 1, 1, b, &err) == PLP_OK, "%s", err.msg);
-    CHECK(stats_of(p).n_cached == 3 && stats_of(p).n_evicted == 4, "the blocks beside a held one stay: %llu cached",
-          (unsigned long long)stats_of(p).n_cached);
-    CHECK(plp_pool_trim(p, UINT64_MAX) == 0 && stats_of(p).n_cached == 3, "evicted though it gives nothing back");
-    plp_pool_drop(p, b[0]);
-    CHECK(stats_of(p).n_slabs == 1, "an empty slab is kept though its class is not used");
-    CHECK(plp_pool_take(p, 0, 5, b, &err) == PLP_OK && stats_of(p).n_slabs == 2, "three cached in place, two in a new slab");
-    CHECK(plp_pool_ok(p), "ok");
-    for (int i = 0; i < 5; i++)
-        plp_pool_drop(p, b[i]);
-    CHECK(stats_of(p).n_slabs == 2, "one empty slab is kept while the class is used");
-    plp_pool_drop(p, a[2]);
-    plp_pool_trim(p, UINT64_MAX);
-    CHECK(stats_of(p).n_slabs == 0 && src.mapped_bytes == 0, "nothing used, %zu bytes kept", src.mapped_bytes);
-    plp_pool_close(p);
-}
-
-/* A chain of n blocks whose tokens are all t; blocks[] owns one reference each. */
-static void make_chain(plp_pool *p, plp_prefix *x, int32_t t, uint32_t n, plp_block *blocks)
-{
-    const int32_t tokens[LEN] = { t, t, t, t };
-    CHECK(plp_pool_take(p, 0, n, blocks, NULL) == PLP_OK, "take");
-    for (uint32_t i = 0; i < n; i++)
-        CHECK(plp_prefix_insert(x, i ? blocks[i - 1] : PLP_NO_BLOCK, tokens, blocks[i]) == blocks[i], "insert");
-}
-
-static uint32_t chain_found(const plp_prefix *x, int32_t t)
-{
-    const int32_t tokens[LEN] = { t, t, t, t };
-    uint32_t n = 0;
-    for (plp_block b = PLP_NO_BLOCK; (b = plp_prefix_find(x, b, tokens)) != PLP_NO_BLOCK;)
-        n++;
-    return n;
-}
-
-static void least_recently_used(void)
-{
-    const size_t size = 4 * plp_page_bytes();
-    plp_block a[4], b[4], c[8];
-    source src;
-    plp_pool *p = open_pool(size, 64, 9 * size, 0, &src, true);
-    plp_prefix *x;
-
-    CHECK(plp_prefix_open(&x, p, LEN, ~UINT64_C(0), NULL) == PLP_OK, "open");
-    make_chain(p, x, 1, 4, a);
-    make_chain(p, x, 2, 4, b);
-    for (int i = 4; i--;) plp_pool_drop(p, a[i]);
-    for (int i = 4; i--;) plp_pool_drop(p, b[i]);
-    CHECK(chain_found(x, 1) == 4 && chain_found(x, 2) == 4 && stats_of(p).n_cached == 8, "cached");
-    for (uint32_t k = 1; k <= 3; k++) {         /* one block is still free */
-        CHECK(plp_pool_take(p, 0, k == 1 ? 2 : 1, c + k, NULL) == PLP_OK, "take");
-        CHECK(chain_found(x, 1) == 4 - k && chain_found(x, 2) == 4, "%u evicted: the old chain loses its tail", k);
-        CHECK(plp_prefix_ok(x) && plp_pool_ok(p), "ok");
-    }
-    /* Using what is left of the old chain makes the other one the oldest. */
-    plp_pool_keep(p, a[0]);
-    plp_pool_drop(p, a[0]);
-    CHECK(plp_pool_take(p, 0, 1, c, NULL) == PLP_OK, "take");
-    CHECK(chain_found(x, 1) == 1 && chain_found(x, 2) == 3, "used chains are young: %u and %u", chain_found(x, 1), chain_found(x, 2));
-    plp_prefix_close(x);
-    plp_pool_close(p);
-
-    /* Dropped heads first (a sliding window), a chain still goes from its tail. */
-    p = open_pool(size, 64, 8 * size, 0, &src, true);
-    CHECK(plp_prefix_open(&x, p, LEN, ~UINT64_C(0), NULL) == PLP_OK, "open");
-    make_chain(p, x, 1, 4, a);
-    make_chain(p, x, 2, 4, b);
-    for (int i = 0; i < 4; i++) plp_pool_drop(p, a[i]);
-    for (int i = 0; i < 4; i++) plp_pool_drop(p, b[i]);
-    for (uint32_t k = 1; k <= 8; k++) {
-        CHECK(plp_pool_take(p, 0, 1, c, NULL) == PLP_OK, "take");
-        CHECK(chain_found(x, 1) + chain_found(x, 2) == 8 - k && stats_of(p).n_cached == 8 - k,
-              "%u evicted, %u and %u findable", k, chain_found(x, 1), chain_found(x, 2));
-    }
-    plp_prefix_close(x);
-    plp_pool_close(p);
-
-    /* A head that is evicted under a held tail takes the tail out of the index, and memory comes back. */
-    p = open_pool(size, 64, 4 * size, 0, &src, true);
-    CHECK(plp_prefix_open(&x, p, LEN, ~UINT64_C(0), NULL) == PLP_OK, "open");
-    make_chain(p, x, 1, 4, a);
-    plp_pool_drop(p, a[0]);
-    CHECK(plp_pool_take(p, 0, 1, c, NULL) == PLP_OK && plp_prefix_count(x) == 0 && chain_found(x, 1) == 0, "orphans are found");
-    for (int i = 4; --i;) plp_pool_drop(p, a[i]);
-    CHECK(stats_of(p).n_cached == 0, "unreachable blocks are cached");
-    plp_prefix_close(x);
-    plp_pool_close(p);
-}
-
-static void cache_limit(void)
-{
-    const size_t size = 4 * plp_page_bytes();
-    plp_block a[6];
-    source src;
-    plp_pool *p = open_pool(size, 64, 100 * size, 3 * size, &src, true);
-    plp_prefix *x;
-
-    CHECK(plp_prefix_open(&x, p, LEN, ~UINT64_C(0), NULL) == PLP_OK, "open");
-    make_chain(p, x, 1, 6, a);
-    for (int i = 6; i--;) plp_pool_drop(p, a[i]);
-    CHECK(stats_of(p).n_cached == 3 && chain_found(x, 1) == 3, "%llu cached", (unsigned long long)stats_of(p).n_cached);
-    CHECK(stats_of(p).resident_bytes == 3 * size, "resident %llu", (unsigned long long)stats_of(p).resident_bytes);
-    plp_prefix_close(x);
-    plp_pool_close(p);
-}
-
-/* An index that is handed out again must not be mistaken for what it was. */
-static void generations(void)
-{
-    const int32_t one[LEN] = { 1, 1, 1, 1 }, two[LEN] = { 1, 1, 2, 2 };
-    const size_t size = 4 * plp_page_bytes();
-    plp_block a, b, again;
-    uint32_t n;
-    source src;
-    plp_pool *p = open_pool(size, 64, size * 2, 0, &src, true);
-    plp_prefix *x;
-
-    CHECK(plp_prefix_open(&x, p, LEN, 0, NULL) == PLP_OK, "open");
-    CHECK(plp_pool_take(p, 0, 1, &a, NULL) == PLP_OK && plp_pool_take(p, 0, 1, &b, NULL) == PLP_OK, "take");
-    CHECK(plp_prefix_insert(x, PLP_NO_BLOCK, one, a) == a && plp_prefix_insert(x, a, one, b) == b, "insert");
-    CHECK(plp_prefix_find(x, a, one) == b && plp_prefix_find(x, b, one) == PLP_NO_BLOCK, "find");
-    CHECK(plp_prefix_find_head(x, a, two, LEN, &n) == b && n == 2, "head %u", n);
-    CHECK(plp_prefix_find_head(x, a, two + 2, 2, &n) == PLP_NO_BLOCK && n == 0, "head %u", n);
-    const uint32_t generation = plp_pool_generation(p, a);
-    CHECK(generation && generation != plp_pool_generation(p, b), "generation");
-    plp_pool_drop(p, b);
-    plp_pool_drop(p, a);
-    CHECK(plp_pool_generation(p, a) == generation, "a cached block is the same block");
-    CHECK(plp_pool_take(p, 0, 2, (plp_block[2]){ 0 }, NULL) == PLP_OK, "take both again");
-    again = a;
-    CHECK(plp_pool_refs(p, again) == 1 && plp_pool_generation(p, again) != generation, "handed out anew");
-    CHECK(plp_prefix_find(x, PLP_NO_BLOCK, one) == PLP_NO_BLOCK && plp_prefix_find(x, a, one) == PLP_NO_BLOCK, "found what was evicted");
-    CHECK(plp_prefix_insert(x, a, one, b) == b && plp_prefix_count(x) == 0, "child of a parent that is not findable");
-    CHECK(plp_pool_generation(p, 12345) == 0 && plp_pool_refs(p, PLP_NO_BLOCK) == 0, "indices not in use");
-    plp_prefix_close(x);
-    plp_pool_close(p);
-}
-
 int main(void)
 {
-    RUN(budget_is_exact);
-    RUN(whole_slabs);
-    RUN(least_recently_used);
-    RUN(cache_limit);
-    RUN(generations);
     RUN(random_programs);
     RUN(memory_refused);
     RUN(slabs_refused);
