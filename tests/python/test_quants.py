@@ -1,0 +1,35 @@
+"""Dequantised rows equal gguf-py's bit for bit: every type of quants.def, 1,000 random valid blocks each."""
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf")
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "golden")]
+
+from gguf import GGMLQuantizationType as Type                              # noqa: E402
+from gguf.quants import dequantize                                         # noqa: E402
+
+from make_quant_goldens import valid_blocks                                # noqa: E402
+
+native = pytest.importorskip("pyllama_paged._native", reason="pyllama_paged is not built")
+TYPES = re.findall(r"^QUANT\( *\d+, (\w+),", (ROOT / "native" / "format" / "quants.def").read_text(), re.M)
+
+
+def test_the_list_is_what_gguf_py_dequantises():
+    able = {"F32", "F16"} | {t.name for t in gguf.quants._type_traits}
+    assert set(TYPES) == able
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_bit_for_bit(name):
+    blocks = valid_blocks(name, 1000, np.random.default_rng(len(name) * 1000 + Type[name]))
+    want = dequantize(blocks.reshape(-1) if gguf.GGML_QUANT_SIZES[Type[name]][0] == 1 else blocks, Type[name])
+    want = np.ascontiguousarray(want, dtype=np.float32).reshape(-1)
+    got = np.full(want.size, np.nan, dtype=np.float32)
+    native.call(native.lib.plp_dequantize, Type[name], native.ffi.from_buffer(blocks),
+                native.ffi.from_buffer("float[]", got), got.size)
+    assert np.array_equal(got.view(np.uint32), want.view(np.uint32))
