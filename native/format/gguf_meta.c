@@ -119,54 +119,54 @@ static double to_f64(number v) { return v.kind == REAL ? v.d : v.kind == UNSIGNE
 
 static const char *key_of(const plp_file *f, uint64_t i) { return f->names + f->pairs[i].key_at; }
 
+/* Of each value: an array's elements, or the scalar itself. */
+static int32_t value_type(const plp_pair *p) { return p->type == PLP_META_ARRAY ? p->elem_type : p->type; }
+
 static plp_status wrong_type(const plp_file *f, uint64_t i, const char *expected, plp_error *err)
 {
     const plp_pair *p = &f->pairs[i];
     char shown[80];
-    const bool is_array = p->type == PLP_META_ARRAY;
 
     return plp_fail(err, PLP_E_FILE, "%s: \"%s\" is %s%s and should be %s", plp_file_called(f),
-                    plp_shown(shown, key_of(f, i), strlen(key_of(f, i))), is_array ? "array of " : "",
-                    plp_meta_type_name(is_array ? p->elem_type : p->type), expected);
+                    plp_shown(shown, key_of(f, i), strlen(key_of(f, i))), p->type == PLP_META_ARRAY ? "array of " : "",
+                    plp_meta_type_name(value_type(p)), expected);
 }
 
-/* The pair and the type of its values, if value `at` exists. */
-static plp_status locate(const plp_file *f, uint64_t i, uint64_t at, const plp_pair **out, int32_t *type, plp_error *err)
+/* The pair if it has a value `at`; else NULL, and PLP_E_ARG in err. */
+static const plp_pair *locate(const plp_file *f, uint64_t i, uint64_t at, plp_error *err)
 {
-    if (i >= f->n_meta)
-        return plp_fail(err, PLP_E_ARG, "metadata pair %" PRIu64 " asked for; there are %u", i, f->n_meta);
-    const plp_pair *p = &f->pairs[i];
-    if (at >= p->n) {
-        char shown[80];
-        return plp_fail(err, PLP_E_ARG, "value %" PRIu64 " of \"%s\" asked for; there are %" PRIu64, at,
-                        plp_shown(shown, key_of(f, i), strlen(key_of(f, i))), p->n);
+    char shown[80];
+
+    if (i >= f->n_meta) {
+        plp_fail(err, PLP_E_ARG, "metadata pair %" PRIu64 " asked for; there are %u", i, f->n_meta);
+        return NULL;
     }
-    *out = p;
-    *type = p->type == PLP_META_ARRAY ? p->elem_type : p->type;
-    return PLP_OK;
+    if (at >= f->pairs[i].n) {
+        plp_fail(err, PLP_E_ARG, "value %" PRIu64 " of \"%s\" asked for; there are %" PRIu64, at,
+                 plp_shown(shown, key_of(f, i), strlen(key_of(f, i))), f->pairs[i].n);
+        return NULL;
+    }
+    return &f->pairs[i];
 }
 
 static plp_status number_at(const plp_file *f, uint64_t i, uint64_t at, const char *expected, number *out, plp_error *err)
 {
-    const plp_pair *p = NULL;
-    int32_t type = -1;
-    const plp_status status = locate(f, i, at, &p, &type, err);
+    const plp_pair *p = locate(f, i, at, err);
 
-    if (status) return status;
-    if (!plp_meta_type_bytes(type)) return wrong_type(f, i, expected, err);
-    *out = load_number(type, p->at + at * plp_meta_type_bytes(type));
+    if (!p) return PLP_E_ARG;
+    const size_t size = plp_meta_type_bytes(value_type(p));
+    if (!size) return wrong_type(f, i, expected, err);
+    *out = load_number(value_type(p), p->at + at * size);
     return PLP_OK;
 }
 
 plp_status plp_file_str(const plp_file *f, uint64_t i, uint64_t at, const char **s, size_t *n, plp_error *err)
 {
-    const plp_pair *p = NULL;
-    int32_t type = -1;
+    const plp_pair *p = locate(f, i, at, err);
     uint64_t len;
-    const plp_status status = locate(f, i, at, &p, &type, err);
 
-    if (status) return status;
-    if (type != PLP_META_STRING) return wrong_type(f, i, "a string", err);
+    if (!p) return PLP_E_ARG;
+    if (value_type(p) != PLP_META_STRING) return wrong_type(f, i, "a string", err);
     const uint8_t *q = p->at + (p->marks ? p->marks[at / PLP_MARK_EVERY] : 0);
     memcpy(&len, q, 8);
     for (uint64_t walk = at % PLP_MARK_EVERY; walk; walk--) {
@@ -294,20 +294,18 @@ plp_status plp_file_meta(const plp_file *f, uint64_t i, plp_meta *out, plp_error
     return PLP_OK;
 }
 
-static plp_status entry_at(const plp_file *f, uint64_t i, const plp_entry **out, plp_error *err)
+static const plp_entry *entry_at(const plp_file *f, uint64_t i, plp_error *err)
 {
-    if (i >= f->n_tensors)
-        return plp_fail(err, PLP_E_ARG, "tensor %" PRIu64 " asked for; there are %u", i, f->n_tensors);
-    *out = &f->entries[i];
-    return PLP_OK;
+    if (i < f->n_tensors) return &f->entries[i];
+    plp_fail(err, PLP_E_ARG, "tensor %" PRIu64 " asked for; there are %u", i, f->n_tensors);
+    return NULL;
 }
 
 plp_status plp_file_tensor(const plp_file *f, uint64_t i, plp_tensor_info *out, plp_error *err)
 {
-    const plp_entry *e = NULL;
-    const plp_status status = entry_at(f, i, &e, err);
+    const plp_entry *e = entry_at(f, i, err);
 
-    if (status) return status;
+    if (!e) return PLP_E_ARG;
     const plp_tensor *t = &e->tensor;
     *out = (plp_tensor_info){ .name = t->name, .type = t->type, .type_name = plp_type_name(t->type), .n_dims = t->n_dims,
                               .n_bytes = t->n_bytes, .offset = e->offset, .part = e->part };
@@ -317,11 +315,10 @@ plp_status plp_file_tensor(const plp_file *f, uint64_t i, plp_tensor_info *out, 
 
 plp_status plp_file_tensor_data(const plp_file *f, uint64_t i, const void **data, plp_error *err)
 {
-    const plp_entry *e = NULL;
-    const plp_status status = entry_at(f, i, &e, err);
+    const plp_entry *e = entry_at(f, i, err);
     char shown[80];
 
-    if (status) return status;
+    if (!e) return PLP_E_ARG;
     if (!e->tensor.data)
         return plp_fail(err, PLP_E_FILE, "%s: the data of tensor \"%s\" is not all there", plp_file_called(f),
                         plp_shown(shown, e->tensor.name, strlen(e->tensor.name)));

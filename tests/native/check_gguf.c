@@ -263,6 +263,8 @@ static void tensor_tables(void)
     refuses("2^64 values", &g, PLP_E_FILE, "\"t\"", "4294967296 x 4294967296", NULL);
     image_head(&g, 3, 1, 0); image_tensor(&g, "t", 2, (uint64_t[]){ BIG, 4 }, 0, 0); image_pad(&g, 32); image_fill(&g, 512);
     refuses("2^64 bytes", &g, PLP_E_FILE, "\"t\"", NULL);
+    image_head(&g, 3, 1, 0); image_tensor(&g, "t", 1, (uint64_t[]){ 4 * BIG + 32 }, 0, 0); image_pad(&g, 32); image_fill(&g, 512);
+    refuses("a row that wraps to 128 bytes", &g, PLP_E_FILE, "\"t\"", NULL);
     image_head(&g, 3, 1, 0); image_tensor(&g, "t", 2, (uint64_t[]){ 33, 2 }, PLP_TYPE_Q4_1, 0); image_pad(&g, 32); image_fill(&g, 512);
     refuses("half a block", &g, PLP_E_FILE, "\"t\"", "33", "Q4_1", "32", NULL);
     image_head(&g, 3, 1, 0); image_tensor(&g, "t", 4, d4, 0, 32 * (BIG / 32)); image_pad(&g, 32); image_fill(&g, 512);
