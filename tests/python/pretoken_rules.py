@@ -1,0 +1,91 @@
+"""The pre-tokenizers of the byte-level BPE families, as their tokenizer.json files write them.
+
+Each rule is a list of regular expressions; every stage isolates its matches inside the pieces of the
+stage before. `NAMES` maps a tokenizer.ggml.pre to its rule. This is the independent statement that
+text/scan.c and text/pretoken.c are compared with, run by the regular expression engine of the
+`tokenizers` package.
+"""
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+BEFORE = r"[^\r\n\p{L}\p{N}]?"
+KANA = "[一-龥\u3040-ゟ゠-ヿ]+"
+DEEPSEEK_CJK = "[一-龥ࠀ-一가-\ud7ff]+".encode("utf-16", "surrogatepass").decode("utf-16")
+DEEPSEEK_LETTERS = (
+    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-"
+    "\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿ"
+    "ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+")
+
+
+def cased(short: str, numbers: str) -> str:
+    return (f"{BEFORE}{UPPER}*{LOWER}+{short}|{BEFORE}{UPPER}+{LOWER}*{short}|{numbers}"
+            rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACE}")
+
+
+def words(numbers: str, short: str = SHORT + "|", tail: str = r"[\r\n]*") -> str:
+    return rf"{short}{BEFORE}\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+{tail}|{SPACE}"
+
+
+RULES = {
+    "gpt2": [GPT2],
+    "gpt2_digits": [r"\p{N}", GPT2],
+    "llama3": [words(r"\p{N}{1,3}")],
+    "minicpm5": [r"\p{N}{1,3}", words(r"\p{N}+")],
+    "qwen2": [words(r"\p{N}")],
+    "bailingmoe": [r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "ufakzeka": [words(r"\p{N}", short="")],
+    "seed_coder": [rf"{SHORT}|{BEFORE}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACE}"],
+    "laguna": [r"[^\n]+|[\n]+", words(r"\p{N}")],
+    "qwen35": [rf"{SHORT}|{BEFORE}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACE}"],
+    "exaone_moe": [rf"{SHORT}|{BEFORE}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?"
+                   r"|\s*[\r\n]|\s+(?!\S)|\s+"],
+    "gpt4o": [cased(SHORT + "?", r"\p{N}{1,3}")],
+    "tekken": [cased("", r"\p{N}")],
+    "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + KANA, cased(SHORT + "?", r"\p{N}")],
+    "deepseek_llm": ["[\r\n]", DEEPSEEK_LETTERS, r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", DEEPSEEK_CJK, r"\p{N}"],
+    "deepseek_coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"],
+    "deepseek3": [r"\p{N}{1,3}", KANA,
+                  r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+                  r"""| ?[\p{P}\p{S}]+[\r\n]*|""" + SPACE],
+    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
+    "viking": [r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"],
+}
+
+# One name per rule that pretoken.def has; names that share a rule share the test.
+NAMES = {
+    "gpt-2": "gpt2", "smollm": "gpt2_digits", "llama-bpe": "llama3", "minicpm5": "minicpm5", "qwen2": "qwen2",
+    "bailingmoe": "bailingmoe", "ufakzeka": "ufakzeka", "seed-coder": "seed_coder", "laguna": "laguna",
+    "qwen35": "qwen35", "exaone-moe": "exaone_moe", "gpt-4o": "gpt4o", "tekken": "tekken", "youtu": "youtu",
+    "deepseek-llm": "deepseek_llm", "deepseek-coder": "deepseek_coder", "deepseek-v3": "deepseek3",
+    "falcon": "falcon", "bloom": "bloom", "viking": "viking",
+}
+
+
+def pre_tokenizer(rule: str):
+    from tokenizers import Regex, pre_tokenizers
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(e), "isolated") for e in RULES[rule]])
+
+
+def cuts(rule: str, text: str, engine=None) -> list[int]:
+    """Piece lengths in UTF-8 bytes."""
+    engine = engine or pre_tokenizer(rule)
+    return [len(text[a:b].encode()) for _, (a, b) in engine.pre_tokenize_str(text)]
+
+
+# Characters of every class that the expressions tell apart, several of some.
+PARTS = (
+    list("abzABZéßñДжѢΣσλ") + ["ǅ", "ʰ", "ª", "ſ", "K", "中", "文", "ひ", "カ", "ー", "한", "ㄱ", "ㄅ", "ا", "ש", "ก", "क", "ä"]
+    + ["\u0301", "\u0308", "ि", "์", "\u20dd", "\ufe0f"] + list("0123456789") + ["½", "Ⅷ", "٣", "५", "①", "²"]
+    + list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + ["…", "。", "，", "“", "’", "—", "¿", "।", "۔", "€", "＄", "￥", "©", "🦙", "😶", "‍"]
+    + [" ", " ", " ", "  ", "   ", "\n", "\n", "\r", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u0085", "\v", "\u200b", "\x00", "\x1c", "\u00ad"]
+    + ["'s", "'S", "'T", "'re", "'Re", "'ve", "'LL", "'ll", "'m", "'d", "'ſ", "'x", "I'm", "Don't", "HELLO", "Hello", "helloWorld",
+       " the", " The", " THE", "1234", " 12", " 123", "2024-01-02", "...\n", "//", "\n\n\n", " \n ", "    return", "x²", "नमस्ते"]
+)
+
+
+def random_text(rng, most: int = 14) -> str:
+    return "".join(rng.choice(PARTS) for _ in range(rng.randint(1, most)))
