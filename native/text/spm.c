@@ -30,6 +30,14 @@ plp_status plp_spm_word(plp_encoder *e, const uint8_t *s, size_t n)
     plp_symbol *symbols;
     uint32_t n_symbols = 0;
 
+    if (v->model == PLP_VOCAB_RAW_BPE && *s == '\n') {
+        /* A run of line ends that is a token: lists of merges cannot always spell how it is made. */
+        const int32_t id = plp_index_find(v, &v->words, (const char *)s, n);
+        if (id >= 0) {
+            plp_emit(e, id);
+            return PLP_OK;
+        }
+    }
     if (!plp_merger_reserve(&e->merger, (uint32_t)n))
         return plp_fail_memory(e);
     symbols = e->merger.symbols;

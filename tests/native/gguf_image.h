@@ -49,7 +49,7 @@ static void image_array(image *g, const char *key, uint32_t elem_type, uint64_t 
 }
 static void image_u32(image *g, const char *key, uint32_t v) { image_key(g, key, 4); image_32(g, v); }
 static void image_str(image *g, const char *key, const char *v) { image_key(g, key, 8); image_text(g, v); }
-static void image_tensor(image *g, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset)
+static inline void image_tensor(image *g, const char *name, uint32_t n_dims, const uint64_t *dims, uint32_t type, uint64_t offset)
 {
     image_text(g, name);
     image_32(g, n_dims);
@@ -57,10 +57,10 @@ static void image_tensor(image *g, const char *name, uint32_t n_dims, const uint
     image_32(g, type);
     image_64(g, offset);
 }
-static void image_fill(image *g, size_t n)
+static inline void image_fill(image *g, size_t n)
 {
     for (size_t i = 0; i < n; i++) image_put(g, &(uint8_t){ (uint8_t)(i * 37 + g->n) }, 1);
 }
-static void image_pad(image *g, size_t alignment) { while (g->n % alignment) image_put(g, "", 1); }
+static inline void image_pad(image *g, size_t alignment) { while (g->n % alignment) image_put(g, "", 1); }
 
 #endif
