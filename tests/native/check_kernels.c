@@ -1,5 +1,5 @@
 /*
- * check_kernels.c - every kernel of every tier that this CPU has
+ * check_kernels.c - every kernel of every tier that this CPU has (attention: check_attention.c)
  *
  * Two questions. Is a tier bitwise equal to ref/? Asked of every line of kernels.def (a line without a
  * check_<name> here does not compile), on random, huge, tiny and zero inputs that end at a guard page.
@@ -7,48 +7,7 @@
  * up to. Besides, what the contract promises beyond equality of tiers: a token's result does not depend
  * on its neighbours (GEMM against GEMV), on how blocks are cut, or on what lies in slots not yet filled.
  */
-#include "check.h"
-
-#include "kernels/kernels.h"
-#include "kernels/ref/math.h"
-#include "kernels/ref/ref.h"
-
-#include <float.h>
-#include <math.h>
-#include <stdbool.h>
-
-enum { N_KINDS = 5, UNIT = 16 };
-static const char *const kinds[N_KINDS] = { "random", "huge", "tiny", "sparse", "outliers" };
-
-static const plp_kernels *ref(void) { return plp_kernels_at(0); }
-
-static float value(int kind, uint32_t i)
-{
-    const float u = check_uniform();
-    switch (kind) {
-    case 1:  return u * 1e15f;
-    case 2:  return u * (i % 3 ? 1e-30f : 1e-41f);                      /* also denormal numbers */
-    case 3:  return i / 32 % 3 ? (i % 2 ? 0.0f : -0.0f) : i % 7 ? 0 : u;    /* whole blocks of zeros of both signs */
-    case 4:  return i % 97 ? u : u * 50;
-    default: return u;
-    }
-}
-
-static float *guarded_floats(size_t n, int kind)
-{
-    float *x = guarded(n * sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = value(kind, (uint32_t)i);
-    return x;
-}
-static void unguard_floats(float *x, size_t n) { unguard(x, n * sizeof *x); }
-
-/* The first index where the bits differ, or -1. */
-static long differs(const float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (plp_bits(a[i]) != plp_bits(b[i])) return (long)i;
-    return -1;
-}
+#include "kernel_inputs.h"
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
@@ -475,202 +434,6 @@ static void check_math(void)
     }
 }
 
-/* ---- attention ---------------------------------------------------------------------------- */
-
-typedef struct queries { plp_attn a; float *q, *m, *s, *acc; } queries;
-
-static queries queries_of(uint32_t n_q, uint32_t head_dim, float softcap, const float *q)
-{
-    queries x = { { 0 }, guarded_floats((size_t)n_q * head_dim, 0), guarded_floats(n_q, 0), guarded_floats(n_q, 0),
-                  guarded_floats((size_t)n_q * head_dim, 0) };
-    for (uint32_t i = 0; i < n_q; i++) x.m[i] = -INFINITY, x.s[i] = 0;
-    memcpy(x.q, q, sizeof(float) * n_q * head_dim);
-    memset(x.acc, 0, sizeof(float) * n_q * head_dim);
-    x.a = (plp_attn){ .n_q = n_q, .head_dim = head_dim, .q = x.q, .m = x.m, .s = x.s, .acc = x.acc, .softcap = softcap };
-    return x;
-}
-static void queries_free(queries x)
-{
-    const size_t n = x.a.n_q, all = n * x.a.head_dim;
-    unguard_floats(x.q, all), unguard_floats(x.m, n), unguard_floats(x.s, n), unguard_floats(x.acc, all);
-}
-
-static bool same_state(const plp_attn *a, const plp_attn *b)
-{
-    for (uint32_t i = 0; i < a->n_q; i++)
-        if (a->m[i] != b->m[i]) return false;                       /* as numbers: a maximum of 0 has either sign */
-    return differs(a->s, b->s, a->n_q) < 0 && differs(a->acc, b->acc, (size_t)a->n_q * a->head_dim) < 0;
-}
-
-/* KV of n_tokens in tiles of block_len, put one token at a time; slots after the last hold NaN. */
-typedef struct tiles { uint16_t **at; uint32_t n, block_len, head_dim; size_t bytes; } tiles;
-
-static tiles tiles_of(const plp_kernels *k, const float *key, const float *val, uint32_t n_tokens, uint32_t block_len, uint32_t head_dim)
-{
-    tiles x = { NULL, (n_tokens + block_len - 1) / block_len, block_len, head_dim, plp_tile_bytes(PLP_KV_F16, head_dim, block_len) };
-    x.at = calloc(x.n, sizeof *x.at);
-    for (uint32_t b = 0; b < x.n; b++) {
-        x.at[b] = guarded(x.bytes);
-        memset(x.at[b], 0xff, x.bytes);
-    }
-    for (uint32_t t = 0; t < n_tokens; t++)
-        k->kv_put(x.at[t / block_len], block_len, t % block_len, key + (size_t)t * head_dim, val + (size_t)t * head_dim, head_dim);
-    return x;
-}
-static void tiles_free(tiles x)
-{
-    for (uint32_t b = 0; b < x.n; b++) unguard(x.at[b], x.bytes);
-    free(x.at);
-}
-
-/* Query i sees tokens [from[i], to[i]). */
-static void attend_all(const plp_kernels *k, plp_attn *a, tiles x, const uint32_t *from, const uint32_t *to)
-{
-    uint32_t lo[64], hi[64];
-    for (uint32_t b = 0; b < x.n; b++) {
-        const uint32_t base = b * x.block_len;
-        for (uint32_t i = 0; i < a->n_q; i++) {
-            lo[i] = from[i] > base ? from[i] - base : 0;
-            hi[i] = to[i] > base ? to[i] - base : 0;
-            if (hi[i] > x.block_len) hi[i] = x.block_len;
-            if (lo[i] > hi[i]) lo[i] = hi[i];
-        }
-        k->attn_f16(a, x.at[b], x.block_len, (plp_seen){ lo, hi }, b + 1 < x.n ? x.at[b + 1] : NULL);
-    }
-}
-
-static void check_kv_put(const plp_kernels *k)
-{
-    static const uint32_t dims[] = { 16, 48, 64, 80, 128, 256 };
-    for (int d = 0; d < 6; d++)
-        for (int kind = 0; kind < N_KINDS; kind++) {
-            float *key = guarded_floats(dims[d], kind), *val = guarded_floats(dims[d], kind);
-            for (uint32_t slot = 0; slot < 32; slot += 5) {
-                const size_t bytes = plp_tile_bytes(PLP_KV_F16, dims[d], 32);
-                uint16_t *a = guarded(bytes), *b = guarded(bytes);
-                memset(a, 0xff, bytes), memset(b, 0xff, bytes);
-                ref()->kv_put(a, 32, slot, key, val, dims[d]);
-                k->kv_put(b, 32, slot, key, val, dims[d]);
-                CHECK(!memcmp(a, b, bytes), "%s kv_put dim=%u slot=%u %s", k->tier, dims[d], slot, kinds[kind]);
-                for (uint32_t i = 0; i < dims[d]; i++)
-                    CHECK(b[i * 32 + slot] == plp_f32_to_f16(key[i]) && b[(32 + slot) * dims[d] + i] == plp_f32_to_f16(val[i]),
-                          "%s kv_put dim=%u slot=%u: channel %u is elsewhere", k->tier, dims[d], slot, i);
-                unguard(a, bytes), unguard(b, bytes);
-            }
-            unguard_floats(key, dims[d]), unguard_floats(val, dims[d]);
-        }
-}
-
-/* Against double precision on the same half-precision keys and values. */
-static void exact_attention(const plp_attn *a, const float *out, const float *key, const float *val, const uint32_t *from,
-                            const uint32_t *to, const float *sink, const char *tier)
-{
-    for (uint32_t i = 0; i < a->n_q; i++) {
-        double score[512], top = -INFINITY, sum = 0, want[256] = { 0 }, size[256] = { 0 };
-        for (uint32_t t = from[i]; t < to[i]; t++) {
-            score[t] = 0;
-            for (uint32_t d = 0; d < a->head_dim; d++)
-                score[t] += (double)a->q[i * a->head_dim + d] * plp_f16_to_f32(plp_f32_to_f16(key[t * a->head_dim + d]));
-            if (a->softcap > 0) score[t] = a->softcap * tanh(score[t] / a->softcap);
-            top = fmax(top, score[t]);
-        }
-        for (uint32_t t = from[i]; t < to[i]; t++) {
-            const double p = exp(score[t] - top);
-            sum += p;
-            for (uint32_t d = 0; d < a->head_dim; d++) {
-                const double v = plp_f16_to_f32(plp_f32_to_f16(val[t * a->head_dim + d]));
-                want[d] += p * v;
-                size[d] += p * fabs(v);
-            }
-        }
-        if (sink) sum += exp(sink[i] - top);
-        for (uint32_t d = 0; d < a->head_dim && from[i] < to[i]; d++)
-            CHECK(fabs(out[i * a->head_dim + d] - want[d] / sum) <= 3e-5 * size[d] / sum + 1e-30,
-                  "%s attention query %u channel %u: %.9g, want %.9g", tier, i, d, out[i * a->head_dim + d], want[d] / sum);
-    }
-}
-
-static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uint32_t n_tokens, float softcap, int kind)
-{
-    const size_t n = (size_t)n_tokens * head_dim, nq = (size_t)n_q * head_dim;
-    float *key = guarded_floats(n, kind == 1 ? 4 : kind), *val = guarded_floats(n, kind == 1 ? 4 : kind);
-    float *q = guarded_floats(nq, 0), *out = guarded_floats(nq, 0), *want = guarded_floats(nq, 0), sink[64];
-    uint32_t from[64], to[64];
-    for (uint32_t i = 0; i < n_q; i++) {                            /* causal, windowed, and now and then blind */
-        to[i] = n_tokens - i % (n_tokens < 20 ? 3 : 20) % n_tokens;
-        from[i] = i % 3 == 2 ? to[i] / 3 : 0;
-        if (i % 11 == 7) from[i] = to[i];
-        sink[i] = check_uniform() * 3;
-    }
-    queries r = queries_of(n_q, head_dim, softcap, q);
-    tiles first = tiles_of(ref(), key, val, n_tokens, 16, head_dim);
-    attend_all(ref(), &r.a, first, from, to);
-
-    for (uint32_t block_len = 16; block_len <= 64; block_len *= 2) {
-        queries g = queries_of(n_q, head_dim, softcap, q);
-        tiles x = tiles_of(k, key, val, n_tokens, block_len, head_dim);
-        attend_all(k, &g.a, x, from, to);
-        CHECK(same_state(&g.a, &r.a), "%s attention n_q=%u dim=%u tokens=%u block=%u cap=%g %s", k->tier, n_q, head_dim, n_tokens,
-              block_len, softcap, kinds[kind]);
-
-        /* Two parts, cut between blocks, folded together as ref folds them. */
-        queries part[4];
-        tiles head = x, tail = x;
-        uint32_t from2[64], to2[64];
-        head.n = x.n / 2, tail.n = x.n - head.n, tail.at = x.at + head.n;
-        for (uint32_t i = 0; i < n_q; i++) {
-            const uint32_t base = head.n * block_len;
-            from2[i] = from[i] > base ? from[i] - base : 0;
-            to2[i] = to[i] > base ? to[i] - base : 0;
-            if (from2[i] > to2[i]) from2[i] = to2[i];
-        }
-        for (int j = 0; j < 4; j++) {
-            part[j] = queries_of(n_q, head_dim, softcap, q);
-            if (j % 2) attend_all(k, &part[j].a, tail, from2, to2);
-            else       attend_all(k, &part[j].a, head, from, to);
-        }
-        ref()->attn_merge(&part[0].a, &part[1].a);
-        k->attn_merge(&part[2].a, &part[3].a);
-        CHECK(same_state(&part[0].a, &part[2].a), "%s attn_merge n_q=%u dim=%u", k->tier, n_q, head_dim);
-        for (int with = 0; with < 2; with++) {
-            for (uint32_t i = 0; i < n_q; i++)                      /* a query that saw nothing has no result */
-                if (from[i] == to[i]) r.a.s[i] = part[2].a.s[i] = 1, r.a.m[i] = part[2].a.m[i] = 0;
-            ref()->attn_finish(&part[2].a, with ? sink : NULL, want, head_dim);
-            k->attn_finish(&part[2].a, with ? sink : NULL, out, head_dim);
-            CHECK(differs(out, want, nq) < 0, "%s attn_finish n_q=%u dim=%u sink=%d", k->tier, n_q, head_dim, with);
-            exact_attention(&part[2].a, out, key, val, from, to, with ? sink : NULL, k->tier);
-            for (uint32_t i = 0; i < n_q; i++)
-                if (from[i] == to[i]) r.a.s[i] = 0, r.a.m[i] = -INFINITY;
-        }
-        for (int j = 0; j < 4; j++) queries_free(part[j]);
-        tiles_free(x);
-        queries_free(g);
-    }
-    tiles_free(first);
-    queries_free(r);
-    unguard_floats(key, n), unguard_floats(val, n), unguard_floats(q, nq), unguard_floats(out, nq), unguard_floats(want, nq);
-}
-
-static void check_attn_f16(const plp_kernels *k)
-{
-    static const uint32_t dims[] = { 64, 16, 32, 48, 80, 96, 128, 192, 256 }, counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64 };
-    for (int c = 0; c < 13; c++) {
-        attention(k, counts[c], 64, 1 + c * 23 % 190, 0, c % N_KINDS);
-        attention(k, counts[c], dims[c % 9], 131 - c, c % 2 ? 20.0f : 0, (c + 1) % N_KINDS);
-        attention(k, counts[c], dims[(c + 4) % 9], 16, 0, (c + 2) % N_KINDS);
-    }
-    /* NULL ranges: the whole block, for every query. */
-    float *q = guarded_floats(3 * 64, 0), *kv = guarded_floats(16 * 64, 0);
-    const uint32_t lo[3] = { 0, 0, 0 }, hi[3] = { 16, 16, 16 };
-    tiles x = tiles_of(k, kv, kv, 16, 16, 64);
-    queries a = queries_of(3, 64, 0, q), b = queries_of(3, 64, 0, q);
-    k->attn_f16(&a.a, x.at[0], 16, (plp_seen){ NULL, NULL }, NULL);
-    k->attn_f16(&b.a, x.at[0], 16, (plp_seen){ lo, hi }, NULL);
-    CHECK(same_state(&a.a, &b.a), "%s: NULL ranges are not the whole block", k->tier);
-    queries_free(a), queries_free(b), tiles_free(x);
-    unguard_floats(q, 3 * 64), unguard_floats(kv, 16 * 64);
-}
-
 /* ---- the list ----------------------------------------------------------------------------- */
 
 static void check_linear(const plp_kernels *k)   { equal_products(k, true); }
@@ -687,15 +450,20 @@ static void sizes_grow(const plp_kernels *k, size_t (*bytes)(uint32_t n, uint32_
 static void check_x_bytes(const plp_kernels *k)     { sizes_grow(k, k->x_bytes, "x_bytes"); }
 static void check_linear_work(const plp_kernels *k) { sizes_grow(k, k->linear_work, "linear_work"); }
 
-/* What product() and attention() call on the way needs no walk of its own. */
-static void within(const plp_kernels *k) { (void)k; }
-#define check_x_pack      within        /* check_linear: packed in two pieces */
-#define check_attn_merge  within        /* check_attn_f16: two parts */
-#define check_attn_finish within        /* check_attn_f16: with and without a sink */
+/* Without a walk of its own: check_linear packs in two pieces. The rest is in check_attention.c. */
+#define check_x_pack      elsewhere
+#define check_kv_put      elsewhere
+#define check_attn_f16    elsewhere
+#define check_attn_merge  elsewhere
+#define check_attn_finish elsewhere
+#define check_kv_seal_q8  elsewhere
+#define check_kv_seal_q4  elsewhere
+#define check_attn_q8     elsewhere
+#define check_attn_q4     elsewhere
 
 static void check_every_kernel(void)
 {
-    static const struct { const char *name; void (*check)(const plp_kernels *); } all[] = {
+    static const kernel_check all[] = {
 #define KERNEL(result, name, args) { #name, check_##name },
 #include "kernels/kernels.def"
 #undef KERNEL
@@ -705,12 +473,8 @@ static void check_every_kernel(void)
 #define KERNEL(result, name, args) CHECK(k->name != NULL, "%s has no " #name, k->tier);
 #include "kernels/kernels.def"
 #undef KERNEL
-        for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-            const long failed = check_failed;
-            all[i].check(k);
-            if (all[i].check != within) printf("  %-8s %-29s %s\n", k->tier, all[i].name, check_failed == failed ? "ok" : "FAILED");
-        }
     }
+    check_each(all, sizeof all / sizeof *all);
 }
 
 static void check_dispatch(void)

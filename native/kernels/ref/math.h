@@ -34,6 +34,22 @@
 #define PLP_TANH_C3   0x1.50b82ap-6f
 #define PLP_TANH_C4   (-0x1.6f4216p-8f)
 
+/* erf x = x P(x^2) below 1, 1 - e^Q(|x|) with the sign of x from there to 4. */
+#define PLP_ERF_P0    0x1.20dd74p+0f
+#define PLP_ERF_P1    (-0x1.81273ep-2f)
+#define PLP_ERF_P2    0x1.ce2d2p-4f
+#define PLP_ERF_P3    (-0x1.b7fbb4p-6f)
+#define PLP_ERF_P4    0x1.5419f6p-8f
+#define PLP_ERF_P5    (-0x1.a485ecp-11f)
+#define PLP_ERF_P6    0x1.4ae4dp-14f
+#define PLP_ERF_Q0    (-0x1.72e6eep-12f)
+#define PLP_ERF_Q1    (-0x1.2085b2p+0f)
+#define PLP_ERF_Q2    (-0x1.46c584p-1f)
+#define PLP_ERF_Q3    (-0x1.a60a82p-4f)
+#define PLP_ERF_Q4    0x1.654222p-6f
+#define PLP_ERF_Q5    (-0x1.814cd8p-9f)
+#define PLP_ERF_Q6    0x1.852d46p-13f
+
 #define PLP_GELU_C    0.79788456f       /* sqrt(2 / pi) */
 #define PLP_GELU_A    0.044715f
 #define PLP_SQRT_HALF 0.70710678f
@@ -86,22 +102,22 @@ static inline float plp_erf(float x)
     const float a = __builtin_fabsf(x) < 4.0f ? __builtin_fabsf(x) : 4.0f;
     if (a < 1.0f) {
         const float u = x * x;
-        float p = 0x1.4ae4dp-14f;
-        p = __builtin_fmaf(p, u, -0x1.a485ecp-11f);
-        p = __builtin_fmaf(p, u, 0x1.5419f6p-8f);
-        p = __builtin_fmaf(p, u, -0x1.b7fbb4p-6f);
-        p = __builtin_fmaf(p, u, 0x1.ce2d2p-4f);
-        p = __builtin_fmaf(p, u, -0x1.81273ep-2f);
-        p = __builtin_fmaf(p, u, 0x1.20dd74p+0f);
+        float p = PLP_ERF_P6;
+        p = __builtin_fmaf(p, u, PLP_ERF_P5);
+        p = __builtin_fmaf(p, u, PLP_ERF_P4);
+        p = __builtin_fmaf(p, u, PLP_ERF_P3);
+        p = __builtin_fmaf(p, u, PLP_ERF_P2);
+        p = __builtin_fmaf(p, u, PLP_ERF_P1);
+        p = __builtin_fmaf(p, u, PLP_ERF_P0);
         return x * p;
     }
-    float p = 0x1.852d46p-13f;
-    p = __builtin_fmaf(p, a, -0x1.814cd8p-9f);
-    p = __builtin_fmaf(p, a, 0x1.654222p-6f);
-    p = __builtin_fmaf(p, a, -0x1.a60a82p-4f);
-    p = __builtin_fmaf(p, a, -0x1.46c584p-1f);
-    p = __builtin_fmaf(p, a, -0x1.2085b2p+0f);
-    p = __builtin_fmaf(p, a, -0x1.72e6eep-12f);
+    float p = PLP_ERF_Q6;
+    p = __builtin_fmaf(p, a, PLP_ERF_Q5);
+    p = __builtin_fmaf(p, a, PLP_ERF_Q4);
+    p = __builtin_fmaf(p, a, PLP_ERF_Q3);
+    p = __builtin_fmaf(p, a, PLP_ERF_Q2);
+    p = __builtin_fmaf(p, a, PLP_ERF_Q1);
+    p = __builtin_fmaf(p, a, PLP_ERF_Q0);
     return __builtin_copysignf(1.0f - plp_exp(p), x);
 }
 

@@ -171,4 +171,24 @@ INLINE __m512 tanh16(__m512 x)
                                 _mm512_or_ps(large, _mm512_and_ps(sign, x)), small);
 }
 
+INLINE __m512 erf16(__m512 x)
+{
+    const __m512 u = _mm512_mul_ps(x, x), a = _mm512_min_ps(_mm512_abs_ps(x), splat(4)), sign = splat(-0.0f);
+    __m512 p = _mm512_fmadd_ps(splat(PLP_ERF_P6), u, splat(PLP_ERF_P5));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_ERF_P4));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_ERF_P3));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_ERF_P2));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_ERF_P1));
+    p = _mm512_fmadd_ps(p, u, splat(PLP_ERF_P0));
+    __m512 q = _mm512_fmadd_ps(splat(PLP_ERF_Q6), a, splat(PLP_ERF_Q5));
+    q = _mm512_fmadd_ps(q, a, splat(PLP_ERF_Q4));
+    q = _mm512_fmadd_ps(q, a, splat(PLP_ERF_Q3));
+    q = _mm512_fmadd_ps(q, a, splat(PLP_ERF_Q2));
+    q = _mm512_fmadd_ps(q, a, splat(PLP_ERF_Q1));
+    q = _mm512_fmadd_ps(q, a, splat(PLP_ERF_Q0));
+    const __m512 large = _mm512_sub_ps(splat(1), exp16(q));
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, splat(1), _CMP_LT_OQ), _mm512_or_ps(large, _mm512_and_ps(sign, x)),
+                                _mm512_mul_ps(x, p));
+}
+
 #endif

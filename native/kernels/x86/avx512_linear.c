@@ -107,6 +107,8 @@ static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, u
 void plp_fill_avx512(plp_kernels *k)
 {
     plp_fill_avx512_float(k);
+    plp_fill_avx512_vector(k);
+    plp_fill_avx512_attention(k);
     k->x_bytes = x_bytes;
     k->x_pack = x_pack;
     k->linear_work = linear_work;

@@ -1,0 +1,173 @@
+/*
+ * kernels/x86/avx512_attention.c - tier "avx512": running softmax over f16 tiles
+ *
+ * Sixteen tokens are one register: a row of K times a broadcast query channel adds to sixteen scores at
+ * once, without horizontal sums. Up to six queries share each loaded row; their outputs, 64 channels at a
+ * time, stay in registers while V is read. The next tile is fetched meanwhile, K while K is used, V with V.
+ */
+#include "kernels/x86/avx512.h"
+
+enum { UNIT = 16, GROUP = 6, WIDE = 4 };    /* tokens; queries; registers of output channels */
+
+static void kv_put(void *tile, uint32_t block_len, uint32_t slot, const float *k, const float *v, uint32_t head_dim)
+{
+    uint16_t *to_k = (uint16_t *)tile + slot, *to_v = (uint16_t *)tile + (size_t)(block_len + slot) * head_dim;
+    for (uint32_t d = 0; d < head_dim; d += 16) {
+        uint16_t h[16];
+        _mm256_storeu_si256((void *)h, _mm512_cvtps_ph(_mm512_loadu_ps(k + d), _MM_FROUND_TO_NEAREST_INT));
+        for (uint32_t i = 0; i < 16; i++) to_k[(size_t)(d + i) * block_len] = h[i];
+        _mm256_storeu_si256((void *)(to_v + d), _mm512_cvtps_ph(_mm512_loadu_ps(v + d), _MM_FROUND_TO_NEAREST_INT));
+    }
+}
+
+/* One unit of a block, for queries i.. of a. */
+typedef struct unit {
+    const uint16_t *k;              /* row d at k + d * block_len */
+    const uint16_t *v;              /* [UNIT][head_dim] */
+    const char     *next_k, *next_v;/* what to fetch, UNIT * head_dim halves each; or NULL */
+    uint32_t        block_len;
+    uint32_t        lo[GROUP], hi[GROUP];
+    bool            whole;          /* every range is all of the unit */
+} unit;
+
+INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, __m512 out[GROUP])
+{
+    const uint32_t dim = a->head_dim;
+    const float *q = a->q + (size_t)i * dim;
+    __m512 even[GROUP], odd[GROUP];
+    UNROLL for (int g = 0; g < n; g++) even[g] = odd[g] = _mm512_setzero_ps();
+    for (uint32_t d = 0; d < dim; d += 2) {
+        if (u->next_k) _mm_prefetch(u->next_k + d * UNIT * sizeof(uint16_t), _MM_HINT_T0);
+        const __m512 k0 = halves(u->k + (size_t)d * u->block_len), k1 = halves(u->k + (size_t)(d + 1) * u->block_len);
+        UNROLL for (int g = 0; g < n; g++) {
+            even[g] = _mm512_fmadd_ps(splat(q[g * dim + d]), k0, even[g]);
+            odd[g] = _mm512_fmadd_ps(splat(q[g * dim + d + 1]), k1, odd[g]);
+        }
+    }
+    UNROLL for (int g = 0; g < n; g++) out[g] = _mm512_add_ps(even[g], odd[g]);
+}
+
+/* Scores of one query -> probabilities relative to its maximum, which may rise; s and acc follow. */
+INLINE void soften(plp_attn *a, uint32_t i, __m512 score, uint32_t lo, uint32_t hi, float p[UNIT])
+{
+    const __mmask16 seen = (__mmask16)(lanes_below(hi) & ~lanes_below(lo));
+    if (a->softcap > 0) score = _mm512_mul_ps(splat(a->softcap), tanh16(_mm512_div_ps(score, splat(a->softcap))));
+    score = _mm512_mask_blend_ps(seen, splat(-__builtin_inff()), score);
+    const float top = _mm512_reduce_max_ps(score);
+    if (top > a->m[i]) {
+        const float c = plp_exp(a->m[i] - top);
+        float *acc = a->acc + (size_t)i * a->head_dim;
+        a->m[i] = top;
+        a->s[i] *= c;
+        for (uint32_t d = 0; d < a->head_dim; d += 16)
+            _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), splat(c)));
+    }
+    const __m512 e = exp16(_mm512_sub_ps(score, splat(a->m[i])));
+    a->s[i] = a->s[i] + fold16(e);
+    _mm512_storeu_ps(p, e);
+}
+
+/* Channels d .. d + 16 * wide of n outputs. `whole` is known at compile time: a token that a query does not
+ * see must not be touched, since 0 * NaN is NaN. */
+INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a, uint32_t i, const unit *u, uint32_t d,
+                     const float p[GROUP][UNIT])
+{
+    const uint32_t dim = a->head_dim;
+    float *to = a->acc + (size_t)i * dim + d;
+    __m512 acc[GROUP][WIDE];
+    UNROLL for (int g = 0; g < n; g++)
+        UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm512_loadu_ps(to + g * dim + 16 * c);
+    for (uint32_t t = 0; t < UNIT; t++) {
+        if (u->next_v)
+            for (int c = 0; c < wide; c += 2) _mm_prefetch(u->next_v + (t * dim + d + 16 * c) * sizeof(uint16_t), _MM_HINT_T0);
+        __m512 v[WIDE];
+        UNROLL for (int c = 0; c < wide; c++) v[c] = halves(u->v + (size_t)t * dim + d + 16 * c);
+        UNROLL for (int g = 0; g < n; g++) {
+            if (!whole && (t < u->lo[g] || t >= u->hi[g])) continue;
+            const __m512 w = splat(p[g][t]);
+            UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm512_fmadd_ps(w, v[c], acc[g][c]);
+        }
+    }
+    UNROLL for (int g = 0; g < n; g++)
+        UNROLL for (int c = 0; c < wide; c++) _mm512_storeu_ps(to + g * dim + 16 * c, acc[g][c]);
+}
+
+INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const unit *u)
+{
+    float p[GROUP][UNIT];
+    __m512 score[GROUP];
+    scores(n, a, i, u, score);
+    UNROLL for (int g = 0; g < n; g++)
+        if (whole || u->lo[g] < u->hi[g]) soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g], p[g]);
+    uint32_t d = 0;
+    for (; d + 16 * WIDE <= a->head_dim; d += 16 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
+    for (; d < a->head_dim; d += 16) gather_v(n, 1, whole, a, i, u, d, p);
+}
+
+typedef void attend_fn(plp_attn *a, uint32_t i, const unit *u);
+#define ATTEND(n)                                                           \
+    static __attribute__((noinline)) void attend_##n(plp_attn *a, uint32_t i, const unit *u) \
+    {                                                                       \
+        if (u->whole) attend(n, true, a, i, u);                             \
+        else          attend(n, false, a, i, u);                            \
+    }
+ATTEND(1) ATTEND(2) ATTEND(3) ATTEND(4) ATTEND(5) ATTEND(6)
+static attend_fn *const attend_for[GROUP] = { attend_1, attend_2, attend_3, attend_4, attend_5, attend_6 };
+
+static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
+{
+    const uint32_t dim = a->head_dim;
+    const uint16_t *k = tile, *v = k + (size_t)dim * block_len, *ahead = next;
+    for (uint32_t at = 0; at < block_len; at += UNIT)
+        for (uint32_t i = 0; i < a->n_q; i += GROUP) {
+            const uint32_t n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
+            unit u = { .k = k + at, .v = v + (size_t)at * dim, .block_len = block_len, .whole = true };
+            bool blind = true;
+            for (uint32_t g = 0; g < n; g++) {
+                const uint32_t from = seen.lo ? seen.lo[i + g] : 0, to = seen.hi ? seen.hi[i + g] : block_len;
+                u.lo[g] = from > at ? from - at : 0;
+                u.hi[g] = to < at ? 0 : to - at < UNIT ? to - at : UNIT;
+                u.whole = u.whole && u.lo[g] == 0 && u.hi[g] == UNIT;
+                blind = blind && u.lo[g] >= u.hi[g];
+            }
+            if (blind) continue;
+            if (ahead && i == 0) {
+                u.next_k = (const char *)(ahead + (size_t)at * dim);
+                u.next_v = (const char *)(ahead + (size_t)(block_len + at) * dim);
+            }
+            attend_for[n - 1](a, i, &u);
+        }
+}
+
+static void attn_merge(plp_attn *into, const plp_attn *part)
+{
+    for (uint32_t i = 0; i < into->n_q; i++) {
+        if (part->m[i] == -__builtin_inff()) continue;
+        float *acc = into->acc + (size_t)i * into->head_dim;
+        const float *from = part->acc + (size_t)i * into->head_dim;
+        const float m = part->m[i] > into->m[i] ? part->m[i] : into->m[i];
+        const float x = plp_exp(into->m[i] - m), y = plp_exp(part->m[i] - m);
+        into->m[i] = m;
+        into->s[i] = __builtin_fmaf(part->s[i], y, into->s[i] * x);
+        for (uint32_t d = 0; d < into->head_dim; d += 16)
+            _mm512_storeu_ps(acc + d, _mm512_fmadd_ps(_mm512_loadu_ps(from + d), splat(y),
+                                                      _mm512_mul_ps(_mm512_loadu_ps(acc + d), splat(x))));
+    }
+}
+
+static void attn_finish(const plp_attn *a, const float *sink, float *out, size_t ld_out)
+{
+    for (uint32_t i = 0; i < a->n_q; i++) {
+        const float s = sink ? a->s[i] + plp_exp(sink[i] - a->m[i]) : a->s[i];
+        for (uint32_t d = 0; d < a->head_dim; d += 16)
+            _mm512_storeu_ps(out + i * ld_out + d, _mm512_div_ps(_mm512_loadu_ps(a->acc + (size_t)i * a->head_dim + d), splat(s)));
+    }
+}
+
+void plp_fill_avx512_attention(plp_kernels *k)
+{
+    k->kv_put = kv_put;
+    k->attn_f16 = attn_f16;
+    k->attn_merge = attn_merge;
+    k->attn_finish = attn_finish;
+}
