@@ -15,7 +15,7 @@ from ._native import Handle, call, ffi, lib, text_of
 __all__ = ["File", "Tensor", "VALUE_TYPES"]
 
 VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64")
-_F32, _BOOL, _STRING, _ARRAY, _F64 = 6, 7, 8, 9, 12
+_F32, _BOOL, _STRING, _ARRAY, _U64, _F64 = 6, 7, 8, 9, 10, 12
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,17 @@ class File:
             call(lib.plp_file_str, self.pointer, i, at, s, n)
             return bytes(ffi.buffer(s[0], n[0])).decode("utf-8", "replace")
         if kind in (_F32, _F64):
-            v = ffi.new("double *")
-            call(lib.plp_file_f64, self.pointer, i, at, v)
-            return v[0]
+            return self._scalar_f64(i, at)
         v = ffi.new("int64_t *")
+        if kind == _U64 and lib.plp_file_i64(self.pointer, i, at, v, ffi.NULL) < 0:
+            return int(self._scalar_f64(i, at))     # above 2**63: rounded, but no reason to refuse the file
         call(lib.plp_file_i64, self.pointer, i, at, v)
         return bool(v[0]) if kind == _BOOL else v[0]
+
+    def _scalar_f64(self, i: int, at: int) -> float:
+        v = ffi.new("double *")
+        call(lib.plp_file_f64, self.pointer, i, at, v)
+        return v[0]
 
     def _meta(self, i: int):
         meta = ffi.new("plp_meta *")

@@ -20,7 +20,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))
+sys.path.append(str(HERE.parent.parent))
 from models.blocks import F16_AT                                           # noqa: E402
 
 DEF = HERE.parent.parent / "native" / "format" / "quants.def"

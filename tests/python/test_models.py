@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))                # models/ is no installed package
+sys.path.append(str(Path(__file__).resolve().parents[2]))                # models/ is no installed package
 gguf = pytest.importorskip("gguf")
 
 from gguf import GGMLQuantizationType as Type, GGUFReader                   # noqa: E402
