@@ -137,6 +137,7 @@ static void close_parts(plp_engine *e)
     plp_free(e->out);
     plp_free(e->seqs);
     plp_free(e->batch);
+    plp_free(e->companions);
     e->prefix = NULL, e->pool = NULL, e->model = NULL, e->backend = NULL, e->vocab = NULL, e->file = NULL;
 }
 

@@ -62,6 +62,17 @@ struct plp_session {
     void        *sample_work;
 };
 
+/* The block of another group that holds the same tokens as a findable block of group 0. It holds no
+ * reference: it counts only while both generations are what they were. */
+typedef struct plp_companion {
+    uint32_t  of_generation;
+    plp_block block;
+    uint32_t  generation;
+} plp_companion;
+
+/* Tokens that a window group keeps beyond its window, so that a short rewind costs nothing. */
+#define PLP_WINDOW_SLACK 256u
+
 struct plp_engine {
     plp_engine_options options;
     plp_mutex   *lock;
@@ -74,7 +85,8 @@ struct plp_engine {
     plp_model   *model;
     plp_pool    *pool;
     plp_prefix  *prefix;                /* NULL: PLP_ENGINE_NO_REUSE */
-    char         fingerprint[65];       /* made on first use */
+    plp_companion *companions;          /* [n_companions][n_groups - 1], by block of group 0 */
+    uint32_t     n_companions;
 
     plp_session *sessions;
     uint64_t     next_pin;
@@ -107,8 +119,8 @@ plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err);
 void       plp_session_unmake(plp_session *s);
 void       plp_engine_release(plp_engine *e);       /* one reference less; lock not held */
 plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error *err);
-/* n tokens remain in the timeline; lock held. */
-void       plp_session_cut(plp_session *s, uint32_t n);
+/* n tokens remain in the timeline; lock held. With want_logits the last one is left to be computed again. */
+void       plp_session_cut(plp_session *s, uint32_t n, bool want_logits);
 plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n, plp_error *err);
 
 /* Blocks that became whole: findable from now on, or replaced by an equal one; lock held. */

@@ -10,8 +10,56 @@
  * there already (two sessions computed the same prompt), this session takes that one and drops its own.
  */
 #include "engine/engine.h"
+#include "base/mem.h"
 
 #include <string.h>
+
+/* ---- other groups' blocks with the same tokens ---- */
+
+static bool make_companions(plp_engine *e, plp_block b)
+{
+    const uint32_t others = e->model->n_groups - 1;
+    if (b < e->n_companions)
+        return true;
+    const size_t cap = (size_t)b + b / 2 + 64;
+    plp_companion *more = plp_resize(PLP_MEM_KV, e->companions, cap * others, sizeof *more);
+    if (!more)
+        return false;
+    memset(more + (size_t)e->n_companions * others, 0, (cap - e->n_companions) * others * sizeof *more);
+    e->companions = more;
+    e->n_companions = (uint32_t)cap;
+    return true;
+}
+
+/* Best effort: without a companion the block is just not enough for a whole reuse. */
+static void set_companions(plp_session *s, uint32_t i)
+{
+    plp_engine *e = s->engine;
+    const uint32_t others = e->model->n_groups - 1;
+    const plp_block b = s->table[0].blocks[i];
+
+    if (!others || !make_companions(e, b))
+        return;
+    for (uint32_t g = 1; g <= others; g++) {
+        const plp_block c = s->table[g].blocks[i];
+        if (c == PLP_NO_BLOCK)
+            continue;
+        plp_pool_set_findable(e->pool, c, true);        /* cached on its last drop, like the block itself */
+        e->companions[(size_t)b * others + g - 1] = (plp_companion){ plp_pool_generation(e->pool, b), c, plp_pool_generation(e->pool, c) };
+    }
+}
+
+static plp_block companion(const plp_engine *e, plp_block b, uint32_t g)
+{
+    const uint32_t others = e->model->n_groups - 1;
+    if (b >= e->n_companions)
+        return PLP_NO_BLOCK;
+    const plp_companion *c = &e->companions[(size_t)b * others + g - 1];
+    return c->of_generation && c->of_generation == plp_pool_generation(e->pool, b) &&
+           c->generation == plp_pool_generation(e->pool, c->block) ? c->block : PLP_NO_BLOCK;
+}
+
+/* ---- publish ---- */
 
 void plp_session_publish(plp_session *s)
 {
@@ -21,7 +69,7 @@ void plp_session_publish(plp_session *s)
 
     for (; s->n_published < s->n_computed / len; s->n_published++) {
         const uint32_t i = s->n_published;
-        if (!e->prefix || e->model->n_groups > 1)
+        if (!e->prefix || i < t->first || (i && t->blocks[i - 1] == PLP_NO_BLOCK))
             continue;
         const plp_block parent = i ? t->blocks[i - 1] : PLP_NO_BLOCK, mine = t->blocks[i];
         const plp_block known = plp_prefix_insert(e->prefix, parent, s->tokens + (size_t)i * len, mine);
@@ -29,29 +77,91 @@ void plp_session_publish(plp_session *s)
             plp_pool_keep(e->pool, known);
             plp_table_replace(t, e->pool, i, known);
         }
+        set_companions(s, i);
     }
 }
 
-/* Append whole blocks from the index while they match and one token stays to be computed. */
+/* ---- adopt ---- */
+
+/* The chain of findable blocks that goes on from the table with these tokens: *chain (to be freed) and its length. */
+static uint32_t find_chain(const plp_session *s, const int32_t *tokens, uint32_t n, plp_block **chain)
+{
+    const plp_engine *e = s->engine;
+    const uint32_t len = e->options.block_len;
+    const plp_table *t = &s->table[0];
+    const uint32_t most = n > t->n_tokens + 1 ? (n - 1 - t->n_tokens) / len : 0;    /* one token stays to be computed */
+    plp_block parent = t->n_tokens ? t->blocks[t->n_tokens / len - 1] : PLP_NO_BLOCK;
+    uint32_t found = 0;
+
+    *chain = NULL;
+    if (!most || (t->n_tokens && parent == PLP_NO_BLOCK) || !(*chain = plp_alloc(PLP_MEM_SESSION, most, sizeof **chain)))
+        return 0;
+    while (found < most && (parent = plp_prefix_find(e->prefix, parent, tokens + t->n_tokens + (size_t)found * len)) != PLP_NO_BLOCK)
+        (*chain)[found++] = parent;
+    return found;
+}
+
+/* First block of a group that positions from `end` on still see; 0 without a window. */
+static uint32_t first_needed(const plp_engine *e, uint32_t g, uint32_t end)
+{
+    const uint32_t window = e->model->group[g].window;
+    return window && end > window ? (end - window) / e->options.block_len : 0;
+}
+
+/* The longest part of the chain after which every window group's window is complete. */
+static uint32_t usable(const plp_session *s, const plp_block *chain, uint32_t n)
+{
+    const plp_engine *e = s->engine;
+    const uint32_t len = e->options.block_len, at = s->table[0].n_tokens / len;
+
+    for (; n; n--) {
+        bool whole = true;
+        for (uint32_t g = 1; whole && g < e->model->n_groups; g++)
+            for (uint32_t i = first_needed(e, g, (at + n) * len); whole && i < at + n; i++)
+                whole = i < at ? i >= s->table[g].first : companion(e, chain[i - at], g) != PLP_NO_BLOCK;
+        if (whole)
+            return n;
+    }
+    return 0;
+}
+
+static bool adopt_one(plp_session *s, uint32_t g, plp_block b)
+{
+    plp_engine *e = s->engine;
+    if (b == PLP_NO_BLOCK)
+        return plp_table_adopt_gap(&s->table[g], e->pool, NULL) == PLP_OK;
+    plp_pool_keep(e->pool, b);
+    if (plp_table_adopt(&s->table[g], e->pool, b, NULL) == PLP_OK)
+        return true;
+    plp_pool_drop(e->pool, b);
+    return false;
+}
+
+/* Append whole blocks from the index while they match. */
 static void adopt_blocks(plp_session *s, const int32_t *tokens, uint32_t n)
 {
     plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len;
-    plp_table *t = &s->table[0];
+    const uint32_t len = e->options.block_len, at = s->table[0].n_tokens / len;
+    plp_block *chain;
 
-    while (t->n_tokens % len == 0 && t->n_tokens + len < n) {
-        const uint32_t i = t->n_tokens / len;
-        const plp_block b = plp_prefix_find(e->prefix, i ? t->blocks[i - 1] : PLP_NO_BLOCK, tokens + t->n_tokens);
-        if (b == PLP_NO_BLOCK)
-            return;
-        plp_pool_keep(e->pool, b);
-        if (plp_table_adopt(t, e->pool, b, NULL) < 0) {
-            plp_pool_drop(e->pool, b);
-            return;
+    if (s->table[0].n_tokens % len)
+        return;
+    const uint32_t found = find_chain(s, tokens, n, &chain), take = usable(s, chain, found);
+    for (uint32_t i = 0; i < take; i++)
+        for (uint32_t g = 0; g < e->model->n_groups; g++) {
+            const bool gap = g && at + i < first_needed(e, g, (at + take) * len);
+            if (!adopt_one(s, g, g == 0 ? chain[i] : gap ? PLP_NO_BLOCK : companion(e, chain[i], g))) {
+                while (g--)                 /* no memory for the list: stop where all groups agree */
+                    plp_table_rewind(&s->table[g], e->pool, (at + i) * len);
+                goto done;
+            }
         }
-        s->n_published = i + 1;
-    }
+done:
+    s->n_published = s->table[0].n_tokens / len;
+    plp_free(chain);
 }
+
+/* ---- the head of a block that matches only in part ---- */
 
 static uint32_t common(const int32_t *a, const int32_t *b, uint32_t n)
 {
@@ -93,7 +203,8 @@ static void copy_head(plp_session *s, const int32_t *tokens, uint32_t n)
     uint32_t match = 0, tail_match = 0;
     plp_copy copy;
 
-    if (at % len || most == 0 || e->options.kv_format != PLP_KV_F16)
+    if (at % len || most == 0 || e->options.kv_format != PLP_KV_F16 || e->model->n_groups > 1 ||
+        (at && t->blocks[at / len - 1] == PLP_NO_BLOCK))
         return;
     plp_block from = plp_prefix_find_head(e->prefix, at ? t->blocks[at / len - 1] : PLP_NO_BLOCK, tokens + at, most, &match);
     const plp_block tail = pinned_tail(s, tokens + at, most, &tail_match);
@@ -113,13 +224,31 @@ static void copy_head(plp_session *s, const int32_t *tokens, uint32_t n)
     plp_pool_drop(e->pool, from);
 }
 
+/* Own blocks may end in the middle of one of which the index knows more: then go back to its start. */
+static void reuse(plp_session *s, const int32_t *tokens, uint32_t n)
+{
+    plp_engine *e = s->engine;
+    plp_table *t = &s->table[0];
+    const uint32_t len = e->options.block_len, start = t->n_tokens / len * len, most = n - 1 - start < len ? n - 1 - start : len;
+    const plp_block parent = start ? t->blocks[start / len - 1] : PLP_NO_BLOCK;
+    uint32_t match = 0;
+
+    if (t->n_tokens > start && n - 1 > t->n_tokens && e->model->n_groups == 1 && (!start || parent != PLP_NO_BLOCK)) {
+        plp_prefix_find_head(e->prefix, parent, tokens + start, most, &match);
+        if (match > t->n_tokens - start)
+            plp_table_rewind(t, e->pool, start);
+    }
+    adopt_blocks(s, tokens, n);
+    copy_head(s, tokens, n);
+    s->n_computed = t->n_tokens;
+}
+
 plp_status plp_session_sync(plp_session *s, const int32_t *tokens, uint32_t n, plp_sync *report, plp_error *err)
 {
     plp_status status = plp_session_enter(s, err);
     if (status < 0)
         return status;
     plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len;
     plp_sync did = { 0 };
 
     atomic_store(&s->cancelled, false);     /* a cancel that came while nothing ran does not hit what starts now */
@@ -138,30 +267,17 @@ plp_status plp_session_sync(plp_session *s, const int32_t *tokens, uint32_t n, p
     }
 
     const uint32_t old = s->n_tokens, same = common(s->tokens, tokens, n < old ? n : old);
-    const bool unchanged = same == n && same == old && plp_session_logits(s);
-    if (!unchanged) {
-        plp_session_cut(s, same);
-        if (s->n_computed == n && n)        /* nothing new: the last token gives the logits once more */
-            plp_session_cut(s, s->n_computed), s->has_logits = false;
+    if (same < n || same < old || !plp_session_logits(s)) {
+        /* Without new tokens the last one is computed once more, for its logits. */
+        plp_session_cut(s, same, same == n);
+        did.n_kept = s->n_computed;
+        status = plp_session_append(s, tokens + same, n - same, err);
+        if (status == PLP_OK && e->prefix)
+            reuse(s, tokens, n);
+    } else {
+        did.n_kept = n;
     }
     did.n_dropped = old - same;
-    did.n_kept = s->n_computed;
-
-    if (!unchanged && (status = plp_session_append(s, tokens + same, n - same, err)) == PLP_OK && e->prefix && e->model->n_groups == 1) {
-        plp_table *t = &s->table[0];
-        /* Own blocks go on in the middle of one; the index may know more of it than we kept. */
-        const uint32_t start = t->n_tokens / len * len;
-        uint32_t match = 0;
-        if (t->n_tokens % len && n - 1 > t->n_tokens) {
-            const uint32_t most = n - 1 - start < len ? n - 1 - start : len;
-            plp_prefix_find_head(e->prefix, start ? t->blocks[start / len - 1] : PLP_NO_BLOCK, tokens + start, most, &match);
-            if (match > t->n_tokens - start)
-                plp_table_rewind(t, e->pool, start);
-        }
-        adopt_blocks(s, tokens, n);
-        copy_head(s, tokens, n);
-        s->n_computed = t->n_tokens;
-    }
     did.n_reused = s->n_computed > did.n_kept ? s->n_computed - did.n_kept : 0;
     did.n_pending = s->n_tokens - s->n_computed;
     e->counters.tokens_reused += did.n_reused;

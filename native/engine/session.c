@@ -161,30 +161,44 @@ plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n,
     return PLP_OK;
 }
 
-void plp_session_cut(plp_session *s, uint32_t n)
+/* How much of `stored` a window group can go on from: all of it, if the window before it is still there. */
+static uint32_t resumable(const plp_engine *e, const plp_session *s, uint32_t stored)
+{
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        const plp_table *t = &s->table[g];
+        const uint32_t window = e->model->group[g].window, gone = t->first * t->block_len;
+        if (window && gone && (stored < window || gone > stored - window))
+            return 0;
+    }
+    return stored;
+}
+
+void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
 {
     const plp_engine *e = s->engine;
     const uint32_t len = e->options.block_len;
     uint32_t stored = n < s->n_computed ? n : s->n_computed;
 
-    if (n == s->n_tokens && s->n_computed == n)
+    if (n == s->n_tokens && s->n_computed == n && !want_logits)
         return;
     /* Logits belong to the last token: after a cut it is computed again. */
-    if (stored == n && n > 0 && n < s->n_tokens)
+    if (want_logits && stored == n && n > 0)
         stored = n - 1;
-    /* A block that is not f16 any more, or went behind a window, cannot be continued: store it again. */
-    for (uint32_t g = 0; stored % len && g < e->model->n_groups; g++) {
+    /* A block that is not f16 any more cannot be continued: its head is stored again. */
+    for (uint32_t g = 0; stored % len && stored < s->n_computed && g < e->model->n_groups; g++) {
         const plp_table *t = &s->table[g];
         const uint32_t i = stored / len;
-        if (stored < s->n_computed && (i < t->first || plp_pool_class(e->pool, t->blocks[i]) != t->open_class))
+        if (i >= t->first && plp_pool_class(e->pool, t->blocks[i]) != t->open_class)
             stored -= stored % len;
     }
     if (stored < s->n_computed) {
+        stored = resumable(e, s, stored);
         for (uint32_t g = 0; g < e->model->n_groups; g++)
             plp_table_rewind(&s->table[g], e->pool, stored);
         s->n_computed = stored;
         if (s->n_published > stored / len)
             s->n_published = stored / len;
+        s->has_logits = false;
     }
     if (n < s->n_tokens)
         s->has_logits = false;
@@ -208,8 +222,8 @@ plp_status plp_session_rewind(plp_session *s, uint32_t n, plp_error *err)
         return status;
     if (n > s->n_tokens)
         status = plp_fail(err, PLP_E_ARG, "rewind to %u tokens: the timeline has %u", n, s->n_tokens);
-    else
-        plp_session_cut(s, n);
+    else if (n < s->n_tokens)
+        plp_session_cut(s, n, true);
     plp_session_leave(s);
     return status;
 }

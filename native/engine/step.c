@@ -98,8 +98,6 @@ static void commit(plp_engine *e, plp_request *r)
         plp_table_advance(&s->table[g], r->n_tok);
         for (uint32_t i = 0; i < sealing; i++)
             plp_table_replace(&s->table[g], e->pool, first + i, r->sealed[g][i]);
-        if (e->model->group[g].window && s->n_computed + r->n_tok > e->model->group[g].window)
-            plp_table_drop_before(&s->table[g], e->pool, s->n_computed + r->n_tok - e->model->group[g].window);
     }
     s->n_computed += r->n_tok;
     e->counters.tokens_computed += r->n_tok;
@@ -107,6 +105,11 @@ static void commit(plp_engine *e, plp_request *r)
     s->last_used = e->counters.steps;
     s->has_logits = s->n_computed == s->n_tokens;
     plp_session_publish(s);
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        const uint32_t keep = e->model->group[g].window + PLP_WINDOW_SLACK;
+        if (e->model->group[g].window && s->n_computed > keep)
+            plp_table_drop_before(&s->table[g], e->pool, s->n_computed - keep);
+    }
 }
 
 /* ---- a batch ---- */

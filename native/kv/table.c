@@ -143,6 +143,19 @@ plp_status plp_table_adopt(plp_table *t, plp_pool *p, plp_block b, plp_error *er
     return PLP_OK;
 }
 
+plp_status plp_table_adopt_gap(plp_table *t, plp_pool *p, plp_error *err)
+{
+    const plp_status status = plp_table_adopt(t, p, PLP_NO_BLOCK, err);
+    if (status)
+        return status;
+    for (uint32_t i = t->n_blocks - 1; i > t->first; i--) {
+        plp_pool_drop(p, t->blocks[i - 1]);
+        t->blocks[i - 1] = PLP_NO_BLOCK;
+    }
+    t->first = t->n_blocks;
+    return PLP_OK;
+}
+
 void plp_table_replace(plp_table *t, plp_pool *p, uint32_t i, plp_block b)
 {
     const plp_block old = t->blocks[i];

@@ -48,6 +48,8 @@ plp_status plp_table_fork(plp_table *out, const plp_table *t, plp_pool *p, plp_e
 /* Append a whole block that already holds the next block_len tokens; takes over one reference. The
  * table must end at a block's end; blocks that were reserved go. */
 plp_status plp_table_adopt(plp_table *t, plp_pool *p, plp_block b, plp_error *err);
+/* Append block_len positions whose block lies behind the window already; every block before them goes too. */
+plp_status plp_table_adopt_gap(plp_table *t, plp_pool *p, plp_error *err);
 void       plp_table_replace(plp_table *t, plp_pool *p, uint32_t i, plp_block b);  /* sealing: drops the old, takes over b */
 void       plp_table_drop_before(plp_table *t, plp_pool *p, uint32_t position);   /* whole blocks only (sliding window) */
 uint64_t   plp_table_bytes(const plp_table *t);                         /* metadata */
