@@ -175,7 +175,8 @@ static plp_status ends_early(plp_error *err, const plp_file *f, const char *wher
                     plp_file_called(f), f->map.n_bytes, where);
 }
 
-/* Move past the values of an array, checking them, and mark where the strings are. */
+/* Move past the values of an array, checking them. Where its strings are is marked, but not within
+ * arrays of arrays, whose values no accessor gives out. */
 static plp_status skip_array(plp_file *f, cursor *c, plp_pair *p, uint32_t depth, const char *where, plp_error *err)
 {
     const size_t size = plp_meta_type_bytes(p->elem_type);
@@ -194,11 +195,11 @@ static plp_status skip_array(plp_file *f, cursor *c, plp_pair *p, uint32_t depth
     if (p->n > (uint64_t)(c->end - c->at) / 8) return ends_early(err, f, where);   /* each has 8 bytes at least */
     if (p->elem_type == PLP_META_STRING) {
         const size_t n_marks = (size_t)(p->n / PLP_MARK_EVERY) + 1;
-        if (!(p->marks = plp_alloc(PLP_MEM_FILE, n_marks, sizeof *p->marks))) return no_memory(err, f);
+        if (depth == 1 && !(p->marks = plp_alloc(PLP_MEM_FILE, n_marks, sizeof *p->marks))) return no_memory(err, f);
         for (uint64_t i = 0; i < p->n; i++) {
             const char *s;
             uint64_t n;
-            if (i % PLP_MARK_EVERY == 0) p->marks[i / PLP_MARK_EVERY] = (size_t)(c->at - p->at);
+            if (p->marks && i % PLP_MARK_EVERY == 0) p->marks[i / PLP_MARK_EVERY] = (size_t)(c->at - p->at);
             if (!take_string(c, &s, &n)) return ends_early(err, f, where);
         }
         return PLP_OK;
@@ -210,10 +211,8 @@ static plp_status skip_array(plp_file *f, cursor *c, plp_pair *p, uint32_t depth
         return plp_fail(err, PLP_E_UNSUPPORTED, "%s: %s nests arrays deeper than %u", plp_file_called(f), where, MAX_NESTING);
     for (uint64_t i = 0; i < p->n; i++) {
         plp_pair inner = { .type = PLP_META_ARRAY };
-        plp_status status = PLP_OK;
         if (!take_u32(c, (uint32_t *)&inner.elem_type) || !take_u64(c, &inner.n)) return ends_early(err, f, where);
-        status = skip_array(f, c, &inner, depth + 1, where, err);
-        plp_free(inner.marks);
+        const plp_status status = skip_array(f, c, &inner, depth + 1, where, err);
         if (status) return status;
     }
     return PLP_OK;
