@@ -23,11 +23,13 @@ typedef struct header {
 
 _Static_assert(sizeof(header) == 640 && offsetof(header, runs) == 96 && offsetof(header, sum) == 632, "the file's layout");
 
-static const char MAGIC[8] = "plp-kv\r\n";      /* the line end shows a transfer that took it for text */
+static const char MAGIC[8] = "plpkv\r\n";       /* the line end shows a transfer that took it for text */
 enum { BYTE_ORDER_MARK = 0x01020304, PAYLOAD_ALIGN = 16384 };
 
 struct plp_store {
-    plp_map        map;
+    plp_map        map;         /* zero if the bytes are somebody else's */
+    const uint8_t *data;
+    uint64_t       n_bytes;
     uint32_t       refs;
     uint64_t       id;
     uint64_t       run_offset[PLP_STORE_MAX_RUNS];
@@ -214,14 +216,11 @@ plp_status plp_store_save(const char *path, const plp_store_info *info, plp_stor
 static const char *kind_name(uint32_t kind) { return kind == PLP_STORE_PREFIX ? "prefix" : "session"; }
 
 /* Does the header describe this file, and one that the caller can use? */
-static plp_status check_header(const char *path, const plp_map *map, uint32_t kind, const plp_store_shape *shape,
+static plp_status check_header(const char *path, const header *h, size_t n_bytes, uint32_t kind, const plp_store_shape *shape,
                                layout *l, plp_error *err)
 {
-    const header *h = (const header *)map->data;
     const char *why;
 
-    if (map->n_bytes < sizeof *h)
-        return plp_fail(err, PLP_E_FILE, "%s: %zu bytes are too few for a KV file", path, map->n_bytes);
     if (memcmp(h->magic, MAGIC, sizeof MAGIC))
         return plp_fail(err, PLP_E_FILE, "%s: is not a KV file", path);
     if (h->byte_order != BYTE_ORDER_MARK)
@@ -234,9 +233,9 @@ static plp_status check_header(const char *path, const plp_map *map, uint32_t ki
         return plp_fail(err, PLP_E_FILE, "%s: is not usable: %s", path, why);
     if (!lay_out(h, l) || h->file_bytes != l->end)
         return plp_fail(err, PLP_E_FILE, "%s: is not usable: its sizes contradict each other", path);
-    if (map->n_bytes != l->end)
-        return plp_fail(err, PLP_E_FILE, "%s: has %zu bytes instead of %llu: it was %s", path, map->n_bytes,
-                        (unsigned long long)l->end, map->n_bytes < l->end ? "cut short" : "extended");
+    if (n_bytes != l->end)
+        return plp_fail(err, PLP_E_FILE, "%s: has %zu bytes instead of %llu: it was %s", path, n_bytes,
+                        (unsigned long long)l->end, n_bytes < l->end ? "cut short" : "extended");
     if (h->kind != kind)
         return plp_fail(err, PLP_E_FILE, "%s: is a %s file where a %s file is needed", path, kind_name(h->kind), kind_name(kind));
     if (h->shape.block_len != shape->block_len)
@@ -251,32 +250,31 @@ static plp_status check_header(const char *path, const plp_map *map, uint32_t ki
     return PLP_OK;
 }
 
-static plp_status check_content(const char *path, const plp_map *map, const layout *l, plp_error *err)
+static plp_status check_content(const char *path, const header *h, const uint8_t *data, const layout *l, plp_error *err)
 {
-    const header *h = (const header *)map->data;
-    const uint64_t *sums = (const uint64_t *)(map->data + l->sums);
-    const uint8_t *block = map->data + l->payload;
+    const uint8_t *sum = data + l->sums, *block = data + l->payload;
 
-    if (h->rest_sum != plp_checksum(map->data + sizeof *h, (size_t)(l->payload - sizeof *h)))
+    if (h->rest_sum != plp_checksum(data + sizeof *h, (size_t)(l->payload - sizeof *h)))
         return plp_fail(err, PLP_E_FILE, "%s: its tokens or checksums are damaged", path);
-    if (memchr(map->data + l->path, 0, h->path_bytes))
+    if (memchr(data + l->path, 0, h->path_bytes))
         return plp_fail(err, PLP_E_FILE, "%s: is not usable: a zero byte in the path of its prefix file", path);
     for (uint32_t r = 0; r < h->n_runs; r++)
-        for (uint32_t i = 0; i < h->runs[r].n_blocks; i++, block += h->runs[r].block_bytes)
-            if (*sums++ != plp_checksum(block, (size_t)h->runs[r].block_bytes))
+        for (uint32_t i = 0; i < h->runs[r].n_blocks; i++, block += h->runs[r].block_bytes, sum += 8)
+            if (word_at(sum) != plp_checksum(block, (size_t)h->runs[r].block_bytes))
                 return plp_fail(err, PLP_E_FILE, "%s: block %u of run %u is damaged", path, i, r);
     return PLP_OK;
 }
 
-static void describe(plp_store *s, const layout *l)
+static void describe(plp_store *s, const header *h, const uint8_t *data, const layout *l)
 {
-    const header *h = (const header *)s->map.data;
     uint64_t offset = l->payload;
 
     s->refs = 1;
     s->id = h->sum;             /* covers rest_sum, which covers every block's checksum */
+    s->data = data;
+    s->n_bytes = l->end;
     s->info = (plp_store_info){ .kind = h->kind, .shape = h->shape, .n_tokens = h->n_tokens,
-                                .tokens = (const int32_t *)(s->map.data + sizeof *h), .n_runs = h->n_runs,
+                                .tokens = (const int32_t *)(data + sizeof *h), .n_runs = h->n_runs,
                                 .ref_id = h->ref_id, .ref_tokens = h->ref_tokens };
     for (uint32_t i = 0; i < h->n_runs; i++) {
         s->info.runs[i] = (plp_store_run){ h->runs[i].block_bytes, h->runs[i].n_blocks, h->runs[i].first, h->runs[i].tag };
@@ -284,31 +282,45 @@ static void describe(plp_store *s, const layout *l)
         offset += h->runs[i].block_bytes * h->runs[i].n_blocks;
     }
     if (h->path_bytes) {
-        memcpy(s->path, s->map.data + l->path, h->path_bytes);
-        s->path[h->path_bytes] = 0;
+        memcpy(s->path, data + l->path, h->path_bytes);
         s->info.ref_path = s->path;
     }
+}
+
+plp_status plp_store_parse(plp_store **out, const char *name, const uint8_t *data, size_t n_bytes, uint32_t kind,
+                           const plp_store_shape *shape, plp_error *err)
+{
+    header h;
+    layout l;
+    plp_store *s;
+    plp_status status;
+
+    if (n_bytes < sizeof h)
+        return plp_fail(err, PLP_E_FILE, "%s: %zu bytes are too few for a KV file", name, n_bytes);
+    memcpy(&h, data, sizeof h);
+    if ((status = check_header(name, &h, n_bytes, kind, shape, &l, err)) || (status = check_content(name, &h, data, &l, err)))
+        return status;
+    if (!(s = plp_zalloc(PLP_MEM_KV, 1, sizeof *s + h.path_bytes + 1)))
+        return plp_fail_amount(err, PLP_E_NOMEM, sizeof *s, 0, "%s: no memory to describe it", name);
+    describe(s, &h, data, &l);
+    *out = s;
+    return PLP_OK;
 }
 
 plp_status plp_store_open(plp_store **out, const char *path, uint32_t kind, const plp_store_shape *shape, plp_error *err)
 {
     plp_map map;
-    layout l;
-    plp_store *s = NULL;
+    plp_store *s;
     plp_status status;
 
     if ((status = plp_map_open(&map, path, err)))
         return status;
     plp_map_willneed(&map, 0, map.n_bytes);             /* all of it is read now */
-    if (!(status = check_header(path, &map, kind, shape, &l, err)) && !(status = check_content(path, &map, &l, err)) &&
-        !(s = plp_zalloc(PLP_MEM_KV, 1, sizeof *s + ((const header *)map.data)->path_bytes + 1)))
-        status = plp_fail_amount(err, PLP_E_NOMEM, sizeof *s, 0, "%s: no memory to describe it", path);
-    if (status) {
+    if ((status = plp_store_parse(&s, path, map.data, map.n_bytes, kind, shape, err))) {
         plp_map_close(&map);
         return status;
     }
     s->map = map;
-    describe(s, &l);
     *out = s;
     return PLP_OK;
 }
@@ -323,15 +335,16 @@ void plp_store_drop(void *store)
     plp_store *s = store;
     if (!s || --s->refs)
         return;
-    plp_map_close(&s->map);
+    if (s->map.data)
+        plp_map_close(&s->map);
     plp_free(s);
 }
 
 const plp_store_info *plp_store_get(const plp_store *s)     { return &s->info; }
-uint64_t              plp_store_bytes(const plp_store *s)   { return s->map.n_bytes; }
+uint64_t              plp_store_bytes(const plp_store *s)   { return s->n_bytes; }
 uint64_t              plp_store_id(const plp_store *s)      { return s->id; }
 
 void *plp_store_block(const plp_store *s, uint32_t run, uint32_t i)
 {
-    return (void *)(uintptr_t)(s->map.data + s->run_offset[run] + s->info.runs[run].block_bytes * i);
+    return (void *)(uintptr_t)(s->data + s->run_offset[run] + s->info.runs[run].block_bytes * i);
 }

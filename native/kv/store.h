@@ -69,6 +69,10 @@ typedef struct plp_store plp_store;
 
 /* Maps and checks a whole file of this kind and shape; one reference. */
 plp_status plp_store_open(plp_store **out, const char *path, uint32_t kind, const plp_store_shape *shape, plp_error *err);
+/* The same for bytes in memory, which stay the caller's and must outlive the store. They may lie anywhere
+ * (the alignments below then do not hold); `name` is for messages. */
+plp_status plp_store_parse(plp_store **out, const char *name, const uint8_t *data, size_t n_bytes, uint32_t kind,
+                           const plp_store_shape *shape, plp_error *err);
 void       plp_store_keep(plp_store *s);
 void       plp_store_drop(void *store);                 /* as plp_pool_adopt's `gone`; NULL is fine */
 const plp_store_info *plp_store_get(const plp_store *s);        /* pointers in it live as long as s */
