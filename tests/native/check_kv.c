@@ -338,7 +338,14 @@ static const char *step(world *w)
         plp_table_drop_before(&s->table, w->pool, check_random() % (s->table.n_tokens + 1));
         return "window";
     }
-    if (roll < 84 && s->table.n_blocks > s->table.first) {
+    if (roll < 83 && s->table.n_tokens % LEN == 0 && s->table.n_tokens + LEN <= MAX_TOKENS) {
+        const plp_status status = plp_table_adopt_gap(&s->table, w->pool, NULL);
+        if (status) note(w, status);
+        for (uint32_t i = 0; !status && i < LEN; i++)
+            s->tokens[s->table.n_tokens - LEN + i] = (int32_t)(check_random() % 2);
+        return "gap";
+    }
+    if (roll < 85 && s->table.n_blocks > s->table.first) {
         plp_prefix_remove(w->index, s->table.blocks[s->table.first]);
         return "remove";
     }

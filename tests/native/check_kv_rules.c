@@ -263,6 +263,30 @@ static void adopt_after_reserve(void)
     plp_pool_close(p);
 }
 
+/* A gap is a block whose tokens count but whose data is not kept, nor that of any block before it. */
+static void gaps(void)
+{
+    const size_t size = 4 * plp_page_bytes();
+    plp_copy copy;
+    source src;
+    plp_pool *p = open_pool(size, 64, 100 * size, 0, &src, true);
+    plp_table t;
+
+    plp_table_init(&t, LEN, 0);
+    CHECK(plp_table_reserve(&t, p, 2 * LEN, &copy, NULL) == PLP_OK, "reserve");
+    plp_table_advance(&t, 2 * LEN);
+    CHECK(plp_table_adopt_gap(&t, p, NULL) == PLP_OK && t.n_tokens == 3 * LEN && t.first == 3, "gap");
+    CHECK(stats_of(p).n_held == 0 && plp_table_ok(&t, p), "blocks before a gap are kept");
+    CHECK(plp_table_reserve(&t, p, 1, &copy, NULL) == PLP_OK && t.n_blocks == 4 && plp_table_ok(&t, p), "reserve");
+    plp_table_advance(&t, 1);
+    CHECK(plp_table_adopt_gap(&t, p, NULL) == PLP_E_ARG, "a gap inside a block");
+    plp_table_rewind(&t, p, 2 * LEN + 1);
+    CHECK(plp_table_reserve(&t, p, 1, &copy, NULL) == PLP_E_ARG, "wrote into a gap");
+    plp_table_clear(&t, p);
+    CHECK(stats_of(p).n_held == 0, "clear");
+    plp_pool_close(p);
+}
+
 int main(void)
 {
     RUN(budget_is_exact);
@@ -272,5 +296,6 @@ int main(void)
     RUN(generations);
     RUN(system_refuses);
     RUN(adopt_after_reserve);
+    RUN(gaps);
     return check_done();
 }
