@@ -81,8 +81,8 @@ uint32_t   plp_pool_generation(const plp_pool *p, plp_block b);   /* changes whe
 bool       plp_pool_is_mapped(const plp_pool *p, plp_block b);
 bool       plp_pool_is_findable(const plp_pool *p, plp_block b);
 
-/* Set by the prefix index: a findable block is cached on its last drop, and a cached block that stops
- * being findable is freed. Before a cached block is evicted, the pool asks leaf(context, b) for a cached
+/* Set by the prefix index, and by who finds further blocks through those of the index: a findable block is
+ * cached on its last drop, and a cached block that stops being findable is freed. Before a cached block is evicted, the pool asks leaf(context, b) for a cached
  * descendant of b without cached children (or b itself) and evicts that one; forget(context, b) removes
  * it from the index. Neither may take, keep or drop. */
 void       plp_pool_set_findable(plp_pool *p, plp_block b, bool findable);
