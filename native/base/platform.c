@@ -85,7 +85,7 @@ void plp_pages_small(void *p, size_t n_bytes)
 plp_status plp_map_open(plp_map *out, const char *path, plp_error *err)
 {
     struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);      /* a pipe must not hold us up */
 
     if (fd < 0)
         return plp_fail(err, PLP_E_IO, "%s: cannot be opened (%s)", path, strerror(errno));

@@ -3,6 +3,17 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+/* A message cut to its room must not end inside a UTF-8 character. */
+static void cut_character(char *msg)
+{
+    size_t n = strlen(msg), back = 0;
+    while (back < 3 && back < n && ((unsigned char)msg[n - 1 - back] & 0xc0) == 0x80)
+        back++;
+    if (back < n && (unsigned char)msg[n - 1 - back] >= 0xc0)
+        msg[n - 1 - back] = 0;
+}
 
 static plp_status fail(plp_error *err, plp_status code, uint64_t wanted, uint64_t available,
                        const char *format, va_list args)
@@ -11,7 +22,9 @@ static plp_status fail(plp_error *err, plp_status code, uint64_t wanted, uint64_
         err->status = code;
         err->wanted = wanted;
         err->available = available;
-        vsnprintf(err->msg, sizeof err->msg, format, args);
+        const int n = vsnprintf(err->msg, sizeof err->msg, format, args);
+        if (n >= (int)sizeof err->msg)
+            cut_character(err->msg);
     }
     return code;
 }
