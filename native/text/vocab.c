@@ -131,6 +131,8 @@ static size_t decode(plp_vocab *v, uint32_t id, const char *s, size_t n, char *o
             out[0] = (char)byte;
             return 1;
         }
+        if (kind == PLP_TOKEN_BYTE)
+            v->kind[id] = PLP_TOKEN_NORMAL; /* it spells no byte */
         plp_spaces_decode(s, n, out, &m);
         if (kind == PLP_TOKEN_USER)
             v->flags[id] |= PLP_ID_LITERAL;

@@ -17,42 +17,42 @@
 
 static uint64_t vocab_n_meta;
 
-static const char *vocab_key(const char *name)
+static inline const char *vocab_key(const char *name)
 {
     static char key[96];
     snprintf(key, sizeof key, "tokenizer.ggml.%s", name);
     return key;
 }
 
-static void vocab_str(image *g, const char *name, const char *v) { vocab_n_meta++; image_str(g, vocab_key(name), v); }
-static void vocab_u32(image *g, const char *name, uint32_t v) { vocab_n_meta++; image_u32(g, vocab_key(name), v); }
-static void vocab_bool(image *g, const char *name, bool v)
+static inline void vocab_str(image *g, const char *name, const char *v) { vocab_n_meta++; image_str(g, vocab_key(name), v); }
+static inline void vocab_u32(image *g, const char *name, uint32_t v) { vocab_n_meta++; image_u32(g, vocab_key(name), v); }
+static inline void vocab_bool(image *g, const char *name, bool v)
 {
     vocab_n_meta++;
     image_key(g, vocab_key(name), PLP_META_BOOL);
     image_put(g, &(uint8_t){ v }, 1);
 }
-static void vocab_strings(image *g, const char *name, uint32_t n, const char *const *texts)
+static inline void vocab_strings(image *g, const char *name, uint32_t n, const char *const *texts)
 {
     vocab_n_meta++;
     image_array(g, vocab_key(name), PLP_META_STRING, n);
     for (uint32_t i = 0; i < n; i++)
         image_text(g, texts[i]);
 }
-static void vocab_values(image *g, const char *name, uint32_t type, uint32_t n, const void *data, size_t size)
+static inline void vocab_values(image *g, const char *name, uint32_t type, uint32_t n, const void *data, size_t size)
 {
     vocab_n_meta++;
     image_array(g, vocab_key(name), type, n);
     image_put(g, data, n * size);
 }
-static void vocab_begin(image *g, const char *model)
+static inline void vocab_begin(image *g, const char *model)
 {
     image_head(g, 3, 0, 0);
     vocab_n_meta = 0;
     if (model)
         vocab_str(g, "model", model);
 }
-static plp_vocab *vocab_end(image *g, plp_error *err)
+static inline plp_vocab *vocab_end(image *g, plp_error *err)
 {
     plp_file *f = NULL;
     plp_vocab *v = NULL;
@@ -72,9 +72,9 @@ static plp_vocab *vocab_end(image *g, plp_error *err)
 }
 
 /* The 256 byte pieces of GPT-2's alphabet, spelled. */
-static const char *vocab_byte_piece(int byte)
+static inline const char *vocab_byte_piece(int byte)
 {
-    static char pieces[256][3];
+    static char pieces[256][3];             /* UTF-8 */
     int c = byte;
     if (byte <= 0x20) c = 0x100 + byte;
     else if (byte >= 0x7f && byte <= 0xa0) c = 0x100 + 33 + byte - 0x7f;

@@ -55,9 +55,9 @@ RULES = {
     "viking": [r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"],
 }
 
-# One name per rule that pretoken.def has; names that share a rule share the test.
+# At least one name per rule that pretoken.def has; names that share a rule share the test.
 NAMES = {
-    "gpt-2": "gpt2", "smollm": "gpt2_digits", "llama-bpe": "llama3", "minicpm5": "minicpm5", "qwen2": "qwen2",
+    "gpt-2": "gpt2", "smollm": "gpt2_digits", "starcoder": "gpt2_digits", "llama-bpe": "llama3", "minicpm5": "minicpm5", "qwen2": "qwen2",
     "bailingmoe": "bailingmoe", "ufakzeka": "ufakzeka", "seed-coder": "seed_coder", "laguna": "laguna",
     "qwen35": "qwen35", "exaone-moe": "exaone_moe", "gpt-4o": "gpt4o", "tekken": "tekken", "youtu": "youtu",
     "deepseek-llm": "deepseek_llm", "deepseek-coder": "deepseek_coder", "deepseek-v3": "deepseek3",

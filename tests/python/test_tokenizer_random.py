@@ -1,0 +1,129 @@
+"""Random texts through this library and through the `tokenizers` package, built from the same GGUF data.
+
+The vocabularies are those of the shared folder ($PLP_SHARED, or ../shared beside the project) and the
+default model's ($PLP_MODEL, or models/cache); what is not there is skipped.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pretoken_rules import NAMES, RULES, cuts, pre_tokenizer, random_text
+
+tokenizers = pytest.importorskip("tokenizers")
+gguf = pytest.importorskip("gguf")
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("PLP_SHARED") or ROOT.parent / "shared")
+MODEL = Path(os.environ.get("PLP_MODEL") or ROOT / "models" / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4
+SPACE = "\u2581"
+
+PATHS = {name: SHARED / "vocabs" / f"ggml-vocab-{name}.gguf"
+         for name in ("gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "starcoder", "llama-spm", "phi-3")}
+PATHS["smol"] = MODEL
+
+
+def raw_data(path):
+    """tokenizer.ggml.*: arrays of any kind as lists."""
+    fields = gguf.GGUFReader(path).fields
+    return {key.removeprefix("tokenizer.ggml."): field.contents() for key, field in fields.items() if key.startswith("tokenizer.ggml.")}
+
+
+def byte_level(data):
+    rule = NAMES[data["pre"]]
+    vocab = {}
+    for i, token in enumerate(data["tokens"]):
+        vocab.setdefault(token, i)
+    merges = [tuple(m.split(" ", 1)) for m in data["merges"]]
+    model = tokenizers.models.BPE(vocab, [m for m in merges if m[0] in vocab and m[1] in vocab and "".join(m) in vocab],
+                                  ignore_merges=data["pre"] == "llama-bpe")
+    twin = tokenizers.Tokenizer(model)
+    split = [tokenizers.pre_tokenizers.Split(tokenizers.Regex(e), "isolated") for e in RULES[rule]]
+    twin.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        split + [tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return twin
+
+
+def sentence_piece(data):
+    """Merging by score, written as a list of merges: every way to make a piece, best piece first."""
+    vocab = {t: i for i, t in reversed(list(enumerate(data["tokens"])))}
+    words = {t: data["scores"][i] for t, i in vocab.items() if data["token_type"][i] == NORMAL}
+    merges = [(-score, t[:k], t[k:]) for t, score in words.items() for k in range(1, len(t)) if t[:k] in words and t[k:] in words]
+    model = tokenizers.models.BPE(vocab, [(a, b) for _, a, b in sorted(merges, key=lambda m: m[0])], byte_fallback=True, fuse_unk=True)
+    twin = tokenizers.Tokenizer(model)
+    twin.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend(SPACE), tokenizers.normalizers.Replace(" ", SPACE)])
+    return twin
+
+
+@pytest.fixture(scope="module", params=PATHS)
+def case(request):
+    """Our vocabulary, and per text the ids that the twin gives, without and with control tokens."""
+    path = PATHS[request.param]
+    if not path.exists():
+        pytest.skip(f"no {path.name}")
+    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
+    data = raw_data(path)
+    twin = (byte_level if data["model"] == "gpt2" else sentence_piece)(data)
+    kinds = data["token_type"]
+    user = [t for t, kind in zip(data["tokens"], kinds) if kind == USER]
+    control = [t for t, kind in zip(data["tokens"], kinds) if kind in (CONTROL, UNKNOWN)]
+    chosen = list(texts(user + control))
+    ids = []
+    for added in (user, control):
+        twin.add_tokens([tokenizers.AddedToken(t, normalized=False) for t in added])
+        ids.append([encoding.ids for encoding in twin.encode_batch(chosen, add_special_tokens=False)])
+    return vocab.Vocab.open(path), chosen, *ids
+
+
+def texts(specials):
+    rng = random.Random(7)
+    for _ in range(200):
+        yield random_text(rng, 30)
+    for _ in range(40):
+        yield "".join(rng.choice([random_text(rng, 6), rng.choice(specials or ["<s>"]), "<", "|"]) for _ in range(6))
+
+
+def test_ids_equal(case):
+    ours, chosen, plain, with_control = case
+    for text, want, want_control in zip(chosen, plain, with_control, strict=True):
+        assert ours.tokenize(text) == want, repr(text)
+        assert ours.tokenize(text, control=True) == want_control, repr(text)
+
+
+def test_text_comes_back(case):
+    ours, chosen, _, _ = case
+    for text in chosen:
+        assert ours.detokenize(ours.tokenize(text)) == text
+        assert ours.detokenize(ours.tokenize(text, control=True), control=True) == text
+
+
+def test_rendered_prompts():
+    reference = SHARED / "reference" / "smollm2-135m-q4_1.greedy.json"
+    if not reference.exists() or not MODEL.exists():
+        pytest.skip("no reference or no default model")
+    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
+    ours = vocab.Vocab.open(MODEL)
+    for case in json.loads(reference.read_text()):
+        assert ours.tokenize(case["rendered"], control=True) == case["prompt_tokens"]
+        assert ours.detokenize(case["greedy_tokens"], control=True) == case["greedy_text"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cuts(name):
+    """Fresh texts for every pre-tokenizer rule, where the native checks were built."""
+    folders = [os.environ.get("PLP_BUILD", ""), *map(str, ROOT.glob("build*/")), *map(str, ROOT.glob("build*/*/"))]
+    program = next((p for f in folders if f and (p := shutil.which("check_pretoken", path=f))), None)
+    if not program:
+        pytest.skip("check_pretoken is not built")
+    rng, engine = random.Random(), pre_tokenizer(NAMES[name])
+    many = [random_text(rng, 40) for _ in range(300)]
+    result = subprocess.run([program, "--cut", name], input="".join(t.encode().hex() + "\n" for t in many),
+                            capture_output=True, text=True, check=True)
+    for text, line in zip(many, result.stdout.splitlines(), strict=True):
+        assert [int(n) for n in line.split()] == cuts(NAMES[name], text, engine), repr(text)
