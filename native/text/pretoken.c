@@ -80,6 +80,8 @@ RULE(exaone_moe) = { WORDS(PLP_WORD_SPACED, PLP_SHORT_FIRST, 1, PLP_TAIL_ONE_SLA
 
 RULE(gpt4o) = { WORDS(PLP_WORD_CASED, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES_SLASH) };
 
+RULE(tiny_aya) = { { plp_scan_digit_groups, NULL }, WORDS(PLP_WORD_CASED, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES_SLASH) };
+
 RULE(tekken) = { WORDS(PLP_WORD_CASED, PLP_SHORT_NONE, 1, PLP_TAIL_LINES_SLASH) };
 
 /* [Hangul]+|[stops]+|[Bopomofo]+|[CJK and kana]+, which do not overlap, so one stage each is the same. */

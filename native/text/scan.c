@@ -157,6 +157,62 @@ size_t plp_scan_tail_space(const uint8_t *s, size_t i, size_t n, const void *unu
     return tail > i ? tail : n;
 }
 
+/* ---- digits in threes from the right ----------------------------------------------------------- */
+
+/* Oniguruma's \w besides letters, marks and decimal digits: connectors, letter-like numbers and symbols,
+ * and in Latin-1 the superscripts and fractions. */
+static const uint32_t word_ranges[][2] = {
+    {'_','_'}, {0xb2,0xb3}, {0xb9,0xb9}, {0xbc,0xbe}, {0x16ee,0x16f0}, {0x203f,0x2040}, {0x2054,0x2054}, {0x2160,0x2188},
+    {0x24b6,0x24e9}, {0x3007,0x3007}, {0x3021,0x3029}, {0x3038,0x303a}, {0xa6e6,0xa6ef}, {0xfe33,0xfe34}, {0xfe4d,0xfe4f},
+    {0xff3f,0xff3f}, {0x10140,0x10174}, {0x10341,0x10341}, {0x1034a,0x1034a}, {0x103d1,0x103d5}, {0x12400,0x1246e},
+    {0x1f130,0x1f149}, {0x1f150,0x1f169}, {0x1f170,0x1f189},
+};
+static const plp_chars word_chars = { .classes = PLP_SET_L | PLP_SET_M | PLP_SET(PLP_C_DIGIT), .ranges = word_ranges,
+                                      .n_ranges = sizeof word_ranges / sizeof *word_ranges };
+
+static bool after_digit(const uint8_t *s, size_t i)
+{
+    size_t start = i, next;
+
+    while (start > 0 && i - start < 4 && (s[--start] & 0xc0) == 0x80)
+        ;
+    return start < i && peek(s, start, i, &next) == PLP_C_DIGIT && next == i;
+}
+
+/* Three digits at s[i], which are known to be there. */
+static size_t three(const uint8_t *s, size_t i, size_t n)
+{
+    for (int k = 0; k < 3; k++)
+        peek(s, i, n, &i);
+    return i;
+}
+
+size_t plp_scan_digit_groups(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    size_t at = i, next, end;
+
+    (void)unused;
+    if (after_digit(s, i) && peek(s, i, n, &next) == PLP_C_DIGIT)
+        return three(s, i, n);              /* inside a run that was measured when its first group was cut */
+    for (; at < n; at = end) {
+        uint32_t count = 0;
+        if (peek(s, at, n, &end) != PLP_C_DIGIT)
+            continue;
+        for (end = at; peek(s, end, n, &next) == PLP_C_DIGIT; end = next)
+            count++;
+        if (peek_in(&word_chars, s, end, n, &next))
+            continue;                       /* no \b: none of these digits matches */
+        if (at > i)
+            return at;
+        if (count % 3 == 0)
+            return three(s, at, n);
+        for (count %= 3; count > 0; count--)
+            peek(s, at, n, &at);
+        return at;
+    }
+    return n;
+}
+
 /* ---- GPT-2 -------------------------------------------------------------------------------- */
 
 size_t plp_scan_gpt2(const uint8_t *s, size_t i, size_t n, const void *unused)

@@ -38,6 +38,8 @@ typedef struct plp_scan_run {
 size_t plp_scan_runs(const uint8_t *s, size_t i, size_t n, const void *run);
 /* \s+$ : white space that ends the text. */
 size_t plp_scan_tail_space(const uint8_t *s, size_t i, size_t n, const void *unused);
+/* \d{1,3}(?=(?:\d{3})*\b) : digits in threes, counted from the end of their run. A first stage only. */
+size_t plp_scan_digit_groups(const uint8_t *s, size_t i, size_t n, const void *unused);
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 size_t plp_scan_gpt2(const uint8_t *s, size_t i, size_t n, const void *unused);
 

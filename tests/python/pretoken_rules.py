@@ -43,6 +43,7 @@ RULES = {
     "exaone_moe": [rf"{SHORT}|{BEFORE}(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?"
                    r"|\s*[\r\n]|\s+(?!\S)|\s+"],
     "gpt4o": [cased(SHORT + "?", r"\p{N}{1,3}")],
+    "tiny_aya": [r"\d{1,3}(?=(?:\d{3})*\b)", cased(SHORT + "?", r"\p{N}{1,3}")],
     "tekken": [cased("", r"\p{N}")],
     "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + KANA, cased(SHORT + "?", r"\p{N}")],
     "deepseek_llm": ["[\r\n]", DEEPSEEK_LETTERS, r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", DEEPSEEK_CJK, r"\p{N}"],
@@ -59,7 +60,7 @@ RULES = {
 NAMES = {
     "gpt-2": "gpt2", "smollm": "gpt2_digits", "starcoder": "gpt2_digits", "llama-bpe": "llama3", "minicpm5": "minicpm5", "qwen2": "qwen2",
     "bailingmoe": "bailingmoe", "ufakzeka": "ufakzeka", "seed-coder": "seed_coder", "laguna": "laguna",
-    "qwen35": "qwen35", "exaone-moe": "exaone_moe", "gpt-4o": "gpt4o", "tekken": "tekken", "youtu": "youtu",
+    "qwen35": "qwen35", "exaone-moe": "exaone_moe", "gpt-4o": "gpt4o", "tiny_aya": "tiny_aya", "tekken": "tekken", "youtu": "youtu",
     "deepseek-llm": "deepseek_llm", "deepseek-coder": "deepseek_coder", "deepseek-v3": "deepseek3",
     "falcon": "falcon", "bloom": "bloom", "viking": "viking",
 }
