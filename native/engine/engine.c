@@ -69,6 +69,9 @@ static plp_status open_pool(plp_engine *e, plp_error *err)
         spec.block_bytes[plp_sealed_class(e, g)] = plp_model_block_bytes(e->model, g, o->kv_format);
         spec.n_classes = plp_sealed_class(e, g) + 1;
     }
+    for (uint32_t c = 0; c < spec.n_classes; c++)
+        if (spec.block_bytes[c] > e->largest_block)
+            e->largest_block = spec.block_bytes[c];
     if (o->kv_format == PLP_KV_F16)         /* the odd classes are not used, but a class has a size */
         for (uint32_t c = 1; c < spec.n_classes; c += 2)
             spec.block_bytes[c] = spec.block_bytes[c - 1];
@@ -96,6 +99,7 @@ static plp_status open_batch(plp_engine *e, plp_error *err)
 
 static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
 {
+    const plp_engine_options *o = &e->options;
     plp_status s;
     if ((s = check_options(&e->options, err)) < 0 || (s = plp_file_open(&e->file, path, 0, err)) < 0 ||
         (s = plp_vocab_open(&e->vocab, e->file, err)) < 0 || (s = open_backend(e, err)) < 0)
@@ -116,7 +120,7 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
         plp_file_willneed(e->file);
     if (e->options.flags & PLP_ENGINE_MLOCK && (s = plp_file_lock(e->file, err)) < 0)
         return s;
-    if ((s = open_pool(e, err)) < 0)
+    if ((s = open_pool(e, err)) < 0 || (o->spill_dir && (s = plp_scratch_open(&e->spill_file, o->spill_dir, err)) < 0))
         return s;
     return open_batch(e, err);
 }
@@ -138,6 +142,9 @@ static void close_parts(plp_engine *e)
     plp_free(e->seqs);
     plp_free(e->batch);
     plp_free(e->companions);
+    plp_scratch_close(e->spill_file);
+    for (uint32_t c = 0; c < PLP_MAX_GROUPS * 2; c++)
+        plp_free(e->spill_class[c].free);
     e->prefix = NULL, e->pool = NULL, e->model = NULL, e->backend = NULL, e->vocab = NULL, e->file = NULL;
 }
 
@@ -189,6 +196,7 @@ void plp_engine_close(plp_engine *e)
         plp_mutex_wait(e->lock);
     for (plp_session *s = e->sessions, *after; s; s = after) {
         after = s->after;
+        plp_spill_forget(s);
         /* A call that holds the session but is not in a step will find `closed` when it takes the lock. */
         for (uint32_t g = 0; g < PLP_MAX_GROUPS; g++)
             plp_table_clear(&s->table[g], e->pool);
@@ -234,9 +242,12 @@ void plp_engine_counters(plp_engine *e, plp_counters *out)
 plp_status plp_engine_trim(plp_engine *e, uint64_t bytes, uint64_t *freed, plp_error *err)
 {
     plp_mutex_lock(e->lock);
-    const uint64_t n = plp_pool_trim(e->pool, bytes);
+    uint64_t n = plp_pool_trim(e->pool, bytes), more = 1;
+    plp_status status = PLP_OK;
+    while (n < bytes && more && (status = plp_spill_idle(e, NULL, &more, err)) == PLP_OK)
+        n += more;
     plp_mutex_unlock(e->lock);
     if (freed)
         *freed = n;
-    return PLP_OK;
+    return status;
 }

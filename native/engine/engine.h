@@ -5,6 +5,7 @@
  * session.c    one timeline: feed, rewind, fork, tokens, sampling
  * reuse.c      sync: what of a timeline is already there; publishing sealed blocks
  * step.c       batches: several callers' steps combined, KV reserved, the forward pass, KV committed
+ * spill.c      idle sessions' blocks to a file and back
  * pin.c        pinned prefixes           files.c    prefix and session files
  * ledger.c     what the pool holds, re-counted
  *
@@ -38,6 +39,12 @@ typedef struct plp_request {
     plp_error           error;
 } plp_request;
 
+/* A block that lies in the spill file: whose, and where. */
+typedef struct plp_spilled {
+    uint32_t group, index, cls;
+    uint64_t place;
+} plp_spilled;
+
 struct plp_session {
     plp_engine  *engine;                /* outlives the session, perhaps as a closed shell */
     plp_session *before, *after;        /* in the engine's list */
@@ -54,6 +61,8 @@ struct plp_session {
     plp_table    table[PLP_MAX_GROUPS];
     void       **sealed[PLP_MAX_GROUPS], **open[PLP_MAX_GROUPS];    /* block addresses for the batch */
     uint32_t     cap_addresses;
+    plp_spilled *spilled;               /* [n_spilled]; NULL: nothing is, the tables are whole */
+    uint32_t     n_spilled;
 
     float       *logits;                /* [n_vocab], allocated at the first step */
     bool         has_logits;
@@ -70,6 +79,11 @@ typedef struct plp_companion {
     uint32_t  generation;
 } plp_companion;
 
+typedef struct plp_spill_class {        /* free places in the spill file, for one pool class */
+    uint64_t *free;
+    uint32_t  n_free, cap;
+} plp_spill_class;
+
 /* Tokens that a window group keeps beyond its window, so that a short rewind costs nothing. */
 #define PLP_WINDOW_SLACK 256u
 
@@ -85,6 +99,10 @@ struct plp_engine {
     plp_model   *model;
     plp_pool    *pool;
     plp_prefix  *prefix;                /* NULL: PLP_ENGINE_NO_REUSE */
+    plp_scratch_file *spill_file;       /* NULL: never spill */
+    uint64_t     spill_end;
+    plp_spill_class spill_class[PLP_MAX_GROUPS * 2];
+    size_t       largest_block;         /* bytes */
     plp_companion *companions;          /* [n_companions][n_groups - 1], by block of group 0 */
     uint32_t     n_companions;
 
@@ -122,6 +140,11 @@ plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error 
 /* n tokens remain in the timeline; lock held. With want_logits the last one is left to be computed again. */
 void       plp_session_cut(plp_session *s, uint32_t n, bool want_logits);
 plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n, plp_error *err);
+
+/* Spill the session idle longest, never `not_this`; *freed is 0 if there is none. Lock held, as for the others. */
+plp_status plp_spill_idle(plp_engine *e, const plp_session *not_this, uint64_t *freed, plp_error *err);
+plp_status plp_spill_restore(plp_session *s, plp_error *err);   /* nothing to do if it is whole */
+void       plp_spill_forget(plp_session *s);
 
 /* Blocks that became whole: findable from now on, or replaced by an equal one; lock held. */
 void       plp_session_publish(plp_session *s);

@@ -170,7 +170,7 @@ plp_status plp_prefix_save(plp_session *s, uint32_t n, const char *path, plp_err
 
     if (n == 0 || n > s->n_computed)
         status = plp_fail(err, PLP_E_ARG, "prefix of %u tokens; the session has %u computed ones", n, s->n_computed);
-    else if ((status = plp_session_fork_locked(&cut, s, err)) == PLP_OK) {
+    else if ((status = plp_spill_restore(s, err)) == PLP_OK && (status = plp_session_fork_locked(&cut, s, err)) == PLP_OK) {
         plp_session_cut(cut, n, false);
         if (cut->n_computed < n)            /* a quantised block in the middle of which the prefix ends */
             info.n_tokens = cut->n_computed;
@@ -279,7 +279,8 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
     plp_store_info info = { .kind = PLP_STORE_SESSION, .shape = shape_of(e), .n_tokens = s->n_tokens, .tokens = s->tokens };
     uint32_t from = 0;
 
-    if (prefix_path && (status = plp_store_open(&prefix, prefix_path, PLP_STORE_PREFIX, &info.shape, err)) == PLP_OK) {
+    status = plp_spill_restore(s, err);
+    if (status == PLP_OK && prefix_path && (status = plp_store_open(&prefix, prefix_path, PLP_STORE_PREFIX, &info.shape, err)) == PLP_OK) {
         const plp_store_info *p = plp_store_get(prefix);
         if (p->n_tokens <= s->n_computed && !memcmp(p->tokens, s->tokens, p->n_tokens * sizeof *p->tokens)) {
             from = p->n_tokens / e->options.block_len;

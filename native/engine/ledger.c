@@ -52,6 +52,8 @@ static void count_sessions(const plp_engine *e, plp_memory *m)
         for (uint32_t g = 0; g < e->model->n_groups; g++)
             for (uint32_t i = s->table[g].first; i < s->table[g].n_blocks; i++) {
                 const plp_block b = s->table[g].blocks[i];
+                if (b == PLP_NO_BLOCK)          /* in the spill file */
+                    continue;
                 const uint64_t whole = slot_bytes(e, b, e->options.block_len);
                 if (listed_before(s, g, i)) {
                     m->shared_saved += whole;
@@ -87,6 +89,9 @@ static void count(const plp_engine *e, plp_memory *m)
                        .weights = e->model->weights_bytes, .n_slabs = p.n_slabs, .budget = p.budget_bytes,
                        .scratch = plp_mem_bytes(PLP_MEM_SCRATCH),
                        .metadata = p.metadata_bytes + (e->prefix ? plp_prefix_bytes(e->prefix) : 0) + plp_mem_bytes(PLP_MEM_SESSION) };
+    for (const plp_session *s = e->sessions; s; s = s->after)
+        for (uint32_t k = 0; k < s->n_spilled; k++)
+            m->spilled += plp_pool_block_bytes(e->pool, s->spilled[k].cls);
     count_sessions(e, m);
     count_pinned(e, m);
 }
@@ -107,6 +112,8 @@ void plp_session_get_memory(plp_session *s, plp_session_memory *out)
         const plp_table *t = &s->table[g];
         for (uint32_t i = t->first; i < t->n_blocks; i++) {
             const plp_block b = t->blocks[i];
+            if (b == PLP_NO_BLOCK)
+                continue;
             const uint64_t whole = slot_bytes(e, b, e->options.block_len);
             const bool shared = plp_pool_refs(e->pool, b) > 1 || plp_pool_is_mapped(e->pool, b);
             *(shared ? &out->shared : &out->own) += slot_bytes(e, b, stored(t, i));
@@ -118,6 +125,8 @@ void plp_session_get_memory(plp_session *s, plp_session_memory *out)
             out->n_shared_blocks += shared;
         }
     }
+    for (uint32_t k = 0; !e->closed && k < s->n_spilled; k++)
+        out->spilled += plp_pool_block_bytes(e->pool, s->spilled[k].cls);
     out->n_tokens = s->n_tokens;
     plp_mutex_unlock(e->lock);
 }
@@ -131,7 +140,7 @@ bool plp_engine_check(plp_engine *e)
     ok = ok && m.resident == m.token_state + m.reserved + m.internal + m.external + m.cached;
     for (const plp_session *s = e->sessions; s && ok; s = s->after)
         for (uint32_t g = 0; g < e->model->n_groups && ok; g++)
-            ok = plp_table_ok(&s->table[g], e->pool) && s->table[g].n_tokens == s->n_computed && s->n_computed <= s->n_tokens;
+            ok = (s->spilled || plp_table_ok(&s->table[g], e->pool)) && s->table[g].n_tokens == s->n_computed && s->n_computed <= s->n_tokens;
     plp_mutex_unlock(e->lock);
     return ok;
 }

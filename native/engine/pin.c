@@ -14,7 +14,7 @@ plp_status plp_session_pin(plp_session *s, uint32_t n, uint64_t *pin, plp_error 
         return status;
     if (n == 0 || n > s->n_computed)
         status = plp_fail(err, PLP_E_ARG, "pin: %u tokens; the session has %u computed ones", n, s->n_computed);
-    else if ((status = plp_session_fork_locked(&p, s, err)) == PLP_OK) {
+    else if ((status = plp_spill_restore(s, err)) == PLP_OK && (status = plp_session_fork_locked(&p, s, err)) == PLP_OK) {
         plp_session_cut(p, n, false);
         p->pinned = true;
         p->pin_id = *pin = ++s->engine->next_pin;

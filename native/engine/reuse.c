@@ -31,6 +31,16 @@ static bool make_companions(plp_engine *e, plp_block b)
     return true;
 }
 
+static plp_block companion(const plp_engine *e, plp_block b, uint32_t g)
+{
+    const uint32_t others = e->model->n_groups - 1;
+    if (b >= e->n_companions)
+        return PLP_NO_BLOCK;
+    const plp_companion *c = &e->companions[(size_t)b * others + g - 1];
+    return c->of_generation && c->of_generation == plp_pool_generation(e->pool, b) &&
+           c->generation == plp_pool_generation(e->pool, c->block) ? c->block : PLP_NO_BLOCK;
+}
+
 /* Best effort: without a companion the block is just not enough for a whole reuse. */
 static void set_companions(plp_session *s, uint32_t i)
 {
@@ -42,21 +52,11 @@ static void set_companions(plp_session *s, uint32_t i)
         return;
     for (uint32_t g = 1; g <= others; g++) {
         const plp_block c = s->table[g].blocks[i];
-        if (c == PLP_NO_BLOCK)
+        if (c == PLP_NO_BLOCK || companion(e, b, g) != PLP_NO_BLOCK)
             continue;
         plp_pool_set_findable(e->pool, c, true);        /* cached on its last drop, like the block itself */
         e->companions[(size_t)b * others + g - 1] = (plp_companion){ plp_pool_generation(e->pool, b), c, plp_pool_generation(e->pool, c) };
     }
-}
-
-static plp_block companion(const plp_engine *e, plp_block b, uint32_t g)
-{
-    const uint32_t others = e->model->n_groups - 1;
-    if (b >= e->n_companions)
-        return PLP_NO_BLOCK;
-    const plp_companion *c = &e->companions[(size_t)b * others + g - 1];
-    return c->of_generation && c->of_generation == plp_pool_generation(e->pool, b) &&
-           c->generation == plp_pool_generation(e->pool, c->block) ? c->block : PLP_NO_BLOCK;
 }
 
 /* ---- publish ---- */
@@ -261,7 +261,7 @@ plp_status plp_session_sync(plp_session *s, const int32_t *tokens, uint32_t n, p
     for (uint32_t i = 0; status == PLP_OK && i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= e->model->n_vocab)
             status = plp_fail(err, PLP_E_ARG, "token %u of %u is %d; ids from 0 to %u are possible", i, n, tokens[i], e->model->n_vocab - 1);
-    if (status < 0) {
+    if (status < 0 || (status = plp_spill_restore(s, err)) < 0) {
         plp_session_leave(s);
         return status;
     }

@@ -55,6 +55,7 @@ void plp_session_unmake(plp_session *s)
         e->sessions = s->after;
     if (s->after)
         s->after->before = s->before;
+    plp_spill_forget(s);
     for (uint32_t g = 0; g < PLP_MAX_GROUPS; g++) {
         if (e->pool)
             plp_table_clear(&s->table[g], e->pool);
@@ -126,7 +127,8 @@ plp_status plp_session_fork(plp_session **out, plp_session *s, plp_error *err)
     plp_status status = plp_session_enter(s, err);
     if (status < 0)
         return status;
-    status = plp_session_fork_locked(out, s, err);
+    if ((status = plp_spill_restore(s, err)) == PLP_OK)
+        status = plp_session_fork_locked(out, s, err);
     plp_session_leave(s);
     return status;
 }
@@ -222,7 +224,7 @@ plp_status plp_session_rewind(plp_session *s, uint32_t n, plp_error *err)
         return status;
     if (n > s->n_tokens)
         status = plp_fail(err, PLP_E_ARG, "rewind to %u tokens: the timeline has %u", n, s->n_tokens);
-    else if (n < s->n_tokens)
+    else if (n < s->n_tokens && (status = plp_spill_restore(s, err)) == PLP_OK)
         plp_session_cut(s, n, true);
     plp_session_leave(s);
     return status;

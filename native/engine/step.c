@@ -39,8 +39,19 @@ static uint32_t n_sealing(const plp_engine *e, const plp_session *s, uint32_t n)
     return e->options.kv_format == PLP_KV_F16 ? 0 : (s->n_computed + n) / len - s->n_computed / len;
 }
 
+/* The baseline of a reservation that is committed at once: touch every page of it. */
+static void commit_pages(plp_engine *e, const plp_session *s)
+{
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        for (uint32_t i = 0; i < s->table[g].n_blocks; i++) {
+            volatile char *p = plp_pool_data(e->pool, s->table[g].blocks[i]);
+            for (size_t at = 0; at < plp_pool_block_bytes(e->pool, s->table[g].open_class); at += 4096)
+                p[at] = 0;
+        }
+}
+
 /* Everything the request will write is made writable, or nothing changes. */
-static plp_status reserve(plp_engine *e, plp_request *r)
+static plp_status reserve_once(plp_engine *e, plp_request *r)
 {
     plp_session *s = r->session;
     const uint32_t len = e->options.block_len, first = s->n_computed / len, end = (s->n_computed + r->n_tok + len - 1) / len;
@@ -55,7 +66,8 @@ static plp_status reserve(plp_engine *e, plp_request *r)
         return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", end);
     for (; g < e->model->n_groups; g++, taken++) {
         plp_table *t = &s->table[g];
-        if ((status = plp_table_reserve(t, e->pool, r->n_tok, &copy, &r->error)) < 0)
+        const uint32_t ahead = e->options.kv_layout == PLP_LAYOUT_PAGED ? r->n_tok : e->options.context_limit - s->n_computed;
+        if ((status = plp_table_reserve(t, e->pool, ahead, &copy, &r->error)) < 0)
             break;
         if (copy.to != PLP_NO_BLOCK) {
             e->backend->ops->copy_block(e->backend, plp_pool_data(e->pool, copy.to), plp_pool_data(e->pool, copy.from),
@@ -72,10 +84,10 @@ static plp_status reserve(plp_engine *e, plp_request *r)
             for (uint32_t k = 0; i < taken && k < sealing; k++)
                 plp_pool_drop(e->pool, r->sealed[i][k]);
         }
-        if (status == PLP_E_BUDGET)
-            e->counters.budget_refusals++;
         return status;
     }
+    if (e->options.kv_layout == PLP_LAYOUT_CONTIGUOUS && s->n_computed == 0)
+        commit_pages(e, s);
     for (g = 0; g < e->model->n_groups; g++) {
         const plp_table *t = &s->table[g];
         for (uint32_t i = 0; i < end; i++) {
@@ -87,6 +99,25 @@ static plp_status reserve(plp_engine *e, plp_request *r)
         }
     }
     return PLP_OK;
+}
+
+/* The budget ladder: the pool evicts cached blocks by itself; then idle sessions spill; then this one is refused. */
+static plp_status reserve(plp_engine *e, plp_request *r)
+{
+    plp_status status = plp_spill_restore(r->session, &r->error);
+    uint64_t freed;
+
+    while (status == PLP_OK && (status = reserve_once(e, r)) == PLP_E_BUDGET) {
+        const plp_error refusal = r->error;
+        if ((status = plp_spill_idle(e, r->session, &freed, &r->error)) == PLP_OK && !freed) {
+            r->error = refusal;
+            status = PLP_E_BUDGET;
+            break;
+        }
+    }
+    if (status == PLP_E_BUDGET)
+        e->counters.budget_refusals++;
+    return status;
 }
 
 static void commit(plp_engine *e, plp_request *r)
