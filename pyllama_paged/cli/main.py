@@ -11,7 +11,7 @@ import sys
 
 from .. import __version__, hub
 from ..errors import PllamaError
-from . import looks
+from . import bench, looks
 
 __all__ = ["main"]
 
@@ -84,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
 
     c = commands.add_parser("devices", help="show what this machine offers")
     c.add_argument("--json", action="store_true")
+
+    bench.add_parser(commands)
     return p
 
 
@@ -117,6 +119,8 @@ def _dispatch(args) -> int:
         path = hub.fetch(args.name or hub.DEFAULT, looks.progress())
         print(path)
         return 0
+    if args.command == "bench":
+        return bench.bench(args)
     from . import show
 
     return {"inspect": show.inspect, "devices": show.devices}[args.command](args)
