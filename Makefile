@@ -11,7 +11,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
 JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-SOURCES := $(shell find native pyllama_paged -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.txt' -o -name '*.json' \) -not -name '*.pyc')
+SOURCES := $(shell find native pyllama_paged bench/kernels -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.txt' -o -name '*.json' \) -not -name '*.pyc')
 
 export PLP_CACHE_DIR ?= $(CURDIR)/models/cache
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)

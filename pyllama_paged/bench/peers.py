@@ -16,13 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InvalidArgument, PllamaError
-from ..gguf import File
 from . import machine, stats
 from .native import Limits
 from .record import Record
 from .work import Weights
 
-__all__ = ["Other", "bars", "model_key", "rows_for", "run"]
+__all__ = ["Other", "bars", "compare", "compare_memory", "model_key", "rows_for", "run"]
 
 _HERE = Path(__file__).parent
 _PAUSE = 0.05           # seconds; longer than either side's threads spin
@@ -33,21 +32,21 @@ def bars() -> dict:
     return json.loads((_HERE / "bars.json").read_text())
 
 
-def model_key(path, known: dict) -> str | None:
+def model_key(weights: Weights, known: dict) -> str | None:
     """Which of the models of bars.json a file is: by shape and type of weights, not by name."""
-    with File.open(path) as file:
-        arch = file.get("general.architecture")
-        layers, width = file.get(f"{arch}.block_count"), file.get(f"{arch}.embedding_length")
-    kind = Weights(path).type
-    return next((key for key, m in known.items() if (m["layers"], m["width"], m["type"]) == (layers, width, kind)), None)
+    here = (weights.layers, weights.width, weights.type)
+    return next((key for key, m in known.items() if (m["layers"], m["width"], m["type"]) == here), None)
 
 
 def rows_for(path) -> tuple[str, list[dict]]:
-    """A model's name and its rows; one that bars.json does not know gets the general ones, without bars."""
-    table = bars()
-    key = model_key(path, table["models"])
+    """
+    A model's name and its rows. One that bars.json does not know gets the general ones, without bars, as far
+    as its context goes.
+    """
+    table, weights = bars(), Weights(path)
+    key = model_key(weights, table["models"])
     if key is None:
-        return Path(path).stem, table["any_model"]
+        return Path(path).stem, [row for row in table["any_model"] if row.get("context", row.get("depth", 0) + row.get("tokens", 0)) <= weights.context]
     return table["models"][key]["name"], [row for row in table["rows"] if row["model"] == key]
 
 
@@ -81,7 +80,7 @@ class Other:
             raise PllamaError(f"{' '.join(self._process.args)} is gone (exit code {self._process.wait()})")
         answer = json.loads(line)
         if "error" in answer:
-            raise PllamaError(f"{' '.join(self._process.args)}: {answer['error']}")
+            raise PllamaError(answer["error"])
         return answer
 
 
@@ -135,7 +134,14 @@ def _timed(path, name, rows, record, python, threads, repeats, patience, said) -
     context = max(row["depth"] + row["tokens"] for row in rows)
     context = (context + 255) // 256 * 256
     with ours() as a, llama(python) as b:
-        what = [side("open", model=str(path), threads=threads, context=context, kv=rows[0]["kv"])["what"] for side in (a, b)]
+        order = {"model": str(path), "threads": threads, "context": context, "kv": rows[0]["kv"]}
+        what = [a("open", **order)["what"]]
+        try:
+            what.append(b("open", **order)["what"])
+        except PllamaError as problem:              # what a peer cannot do is a result too
+            for row in rows:
+                record.add(_id(name, row), {"model": name, **row, "verdict": "not measured", "why": str(problem)})
+            return
         for row in rows:
             said(f"{_id(name, row)}")
             for side in (a, b):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..gguf import File
 from . import machine, stats
 from .native import Limits
 from .record import Record
@@ -44,10 +43,8 @@ class Plan:
 def run(path, plan: Plan, record: Record, said: Callable[[str], None] = lambda line: None) -> dict:
     """Measure what the record lacks. `said` is told what is going on."""
     weights, limits = Weights(path), Limits()
-    with File.open(path) as file:
-        context = file.get(f"{file.get('general.architecture')}.context_length")
     rows = [((kv, threads, what, depth, tokens, sessions), f"{kv} t{threads} {what} d{depth} n{tokens} x{sessions}")
-            for kv, threads, what, depth, tokens, sessions in plan.rows(context)]
+            for kv, threads, what, depth, tokens, sessions in plan.rows(weights.context)]
     work, opened = None, None
     try:
         for (kv, threads, what, depth, tokens, sessions), name in rows:

@@ -9,12 +9,15 @@ from . import kernels
 
 __all__ = ["show"]
 
+_WIDTH = 160
 _WORDS = {"reached": "[green]reached[/]", "ahead": "ahead", "short": "[yellow]short of the bar[/]",
           "behind": "[red]the peer is better[/]", "not measured": "[dim]not measured[/]"}
 
 
 def show(result: dict) -> None:
     out = looks.console()
+    if not out.is_terminal:
+        out.width = _WIDTH                      # a file or a pipe has room
     _machine(out, result["machine"])
     {"speed": _speed, "peers": _peers, "kernels": _kernels}[result["bench"]](out, result)
     states = [state for row in result["rows"].values() for state in row.get("beside", ())]
@@ -62,11 +65,14 @@ def _peers(out, result: dict) -> None:
     timed = _table("Side by side, tokens/s", "<model", "<work", "after", "<KV", "ours", "llama.cpp", "ratio", "pairs", "of limit", "bar", "<")
     memory = _table("Anonymous memory beyond the interpreter with the package imported", "<model", "context", "ours", "llama.cpp", "bar", "<")
     for row in result["rows"].values():
-        verdict = _WORDS[row["verdict"]]
+        verdict = _WORDS[row["verdict"]] + (f": {looks.clean(row['why'])}" if "why" in row else "")
         if row["work"] == "memory":
             sizes = [looks.size(row[side]) if side in row else "" for side in ("ours", "peer")]
             memory.add_row(looks.clean(row["model"]), f"{row['context']:,}", *sizes,
                            f"{row['most_mb']} MB" if "most_mb" in row else "", verdict)
+            continue
+        if "why" in row:
+            timed.add_row(looks.clean(row["model"]), f"{row['work']} {row['tokens']}", f"{row['depth']:,}", row["kv"], "", "", "", "", "", "", verdict)
             continue
         bar = f"{row['bar']} x" if "bar" in row else f"{row['limit_bar']:.0%} of limit" if "limit_bar" in row else ""
         timed.add_row(looks.clean(row["model"]), f"{row['work']} {row['tokens']}", f"{row['depth']:,}", row["kv"],

@@ -23,6 +23,9 @@ class Weights:
 
     def __init__(self, path):
         with File.open(path) as file:
+            arch = file.get("general.architecture")
+            #: counts of the model's header
+            self.context, self.layers, self.width = (file.get(f"{arch}.{key}") for key in ("context_length", "block_count", "embedding_length"))
             matrices = [t for t in file.tensors() if len([d for d in t.shape if d > 1]) > 1]
         names = {t.name for t in matrices}
         output = "output.weight" if "output.weight" in names else "token_embd.weight"
