@@ -9,9 +9,12 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10 
              $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; exit; }; done)
 VENV    := .venv
 BIN     := $(VENV)/bin
-PIP     := $(BIN)/python -m pip --disable-pip-version-check -qq
+PIP     := $(BIN)/python -m pip --disable-pip-version-check -q
 JOBS    ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 SOURCES := $(shell find native pyllama_paged bench/kernels -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.py' -o -name '*.txt' -o -name '*.json' \) -not -name '*.pyc')
+
+# Installers talk much; what they said is shown only if they fail.
+quietly  = $(1) > $(VENV)/log 2>&1 || { cat $(VENV)/log >&2; exit 2; }
 
 export PLP_CACHE_DIR ?= $(CURDIR)/models/cache
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
@@ -28,18 +31,18 @@ $(VENV)/.tools: pyproject.toml
 	@echo "setting up $(VENV) ..." >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "This Python cannot make virtual environments (on Debian and Ubuntu: apt install python3-venv python3-dev)." >&2; exit 2; }
-	@$(PIP) install "scikit-build-core>=0.10" "cffi>=1.16" "cmake>=3.18" "ninja>=1.10"
+	@$(call quietly,$(PIP) install "scikit-build-core>=0.10" "cffi>=1.16" "cmake>=3.18" "ninja>=1.10")
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.tools CMakeLists.txt $(SOURCES)
 	@echo "building ..." >&2
-	@$(PIP) install --no-build-isolation -e .
+	@$(call quietly,$(PIP) install --no-build-isolation -e .)
 	@touch $@
 
 # As above with the test tools; the native checks are built in the same tree, so that libplp is compiled once.
 $(VENV)/.installed-test: $(VENV)/.tools CMakeLists.txt $(SOURCES) $(wildcard tests/native/*)
 	@echo "building with tests ..." >&2
-	@$(PIP) install --no-build-isolation -C cmake.define.PLP_TESTS=ON -e ".[test]"
+	@$(call quietly,$(PIP) install --no-build-isolation -C cmake.define.PLP_TESTS=ON -e ".[test]")
 	@touch $@ $(VENV)/.installed
 
 model: $(VENV)/.installed

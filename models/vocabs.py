@@ -65,8 +65,7 @@ def byte_vocab(n_tokens, pieces=(), merges=(), control=("<|im_start|>", "<|im_en
         ("tokenizer.ggml.bos_token_id", 256, V.UINT32, None),
         ("tokenizer.ggml.eos_token_id", 255 + len(control), V.UINT32, None),
         ("tokenizer.ggml.add_bos_token", False, V.BOOL, None),
-        ("tokenizer.chat_template", template, V.STRING, None),
-    ])
+    ] + ([("tokenizer.chat_template", template, V.STRING, None)] if template else []))
 
 
 _SCALARS = {V.UINT8: "B", V.INT8: "b", V.UINT16: "H", V.INT16: "h", V.UINT32: "I", V.INT32: "i", V.FLOAT32: "f",

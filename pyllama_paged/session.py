@@ -258,6 +258,7 @@ class Session:
         new = [content] if isinstance(content, Mapping) else \
             [{"role": "user", "content": content}] if isinstance(content, str) else [dict(m) for m in content or ()]
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
+        _check_count(max_tokens)
         with self._gate:
             self._settle()
             back, history = self.messages, self.messages + new
@@ -286,6 +287,7 @@ class Session:
                sampling: Sampling | None = None, **changes) -> Stream:
         """Go on with an answer that ended too early (`max_tokens`, Ctrl-C), from exactly where the timeline is."""
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
+        _check_count(max_tokens)
         with self._gate:
             self._settle()
             if not len(self):
@@ -297,6 +299,7 @@ class Session:
                  stop: str | Iterable[str] | None = None, sampling: Sampling | None = None, **changes) -> Stream:
         """Append a text (or tokens) as it is, without any template, and stream its continuation."""
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
+        _check_count(max_tokens)
         with self._gate:
             self._settle()
             before = self.tokens
@@ -360,7 +363,10 @@ class Session:
 
     def _draw(self, native) -> tuple[int, float]:
         token, logprob = ffi.new("int32_t *"), ffi.new("float *")
-        call(lib.plp_session_sample, self.pointer, native, token, logprob)
+        try:
+            call(lib.plp_session_sample, self.pointer, native, token, logprob)
+        except NumericError as problem:
+            raise NumericError(f"{problem} (after {len(self)} tokens)") from None
         return token[0], logprob[0]
 
     def _append(self, token: int) -> None:
@@ -368,8 +374,6 @@ class Session:
 
     def _begin(self, settings: Sampling, stops: StopStrings, max_tokens: int | None, ended, *,
                report: Sync | None = None, exclusive: bool = False) -> Stream:
-        if max_tokens is not None and max_tokens < 0:
-            raise InvalidArgument(f"max_tokens is {max_tokens}; it must be 0 or more")
         stream = Stream(self, settings, stops, max_tokens, ended, exclusive)
         stats = stream.answer.stats
         stats.prompt_tokens = len(self)
@@ -400,6 +404,11 @@ class Session:
         self._unfinished = (text, tokens) if answer.finish != "stop" else None
         if vocab.detokenize_bytes(ids, control=True) == answer.text.encode():
             self._known[text] = tokens
+
+
+def _check_count(max_tokens: int | None) -> None:
+    if max_tokens is not None and max_tokens < 0:
+        raise InvalidArgument(f"max_tokens is {max_tokens}; it must be 0 or more")
 
 
 class _Work:

@@ -61,7 +61,7 @@ class StopStrings:
     Holds back what may become a stop string, and lets go of it as soon as it cannot.
 
     `push` returns text that is safe to show; after a match `hit` is the stop string found, and nothing more
-    comes. The earliest match wins; of two that begin together, the one found first.
+    comes. The match that is complete first wins, so that the result does not depend on how the text was cut.
     """
 
     def __init__(self, stops: str | Iterable[str] | None):
@@ -81,9 +81,9 @@ class StopStrings:
         if self.hit is not None:
             return ""
         held = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
-            at, self.hit = min(found, key=lambda f: f[0])
+            _, at, self.hit = min(found)
             self._held = ""
             return held[:at]
         keep = max(_longest_tail(held, stop) for stop in self._stops)

@@ -231,15 +231,21 @@ static void reuse(plp_session *s, const int32_t *tokens, uint32_t n)
     plp_table *t = &s->table[0];
     const uint32_t len = e->options.block_len, start = t->n_tokens / len * len, most = n - 1 - start < len ? n - 1 - start : len;
     const plp_block parent = start ? t->blocks[start / len - 1] : PLP_NO_BLOCK;
+    plp_block better = PLP_NO_BLOCK;
     uint32_t match = 0;
 
     if (t->n_tokens > start && n - 1 > t->n_tokens && e->model->n_groups == 1 && (!start || parent != PLP_NO_BLOCK)) {
-        plp_prefix_find_head(e->prefix, parent, tokens + start, most, &match);
-        if (match > t->n_tokens - start)
+        better = plp_prefix_find_head(e->prefix, parent, tokens + start, most, &match);
+        if (better != PLP_NO_BLOCK && match > t->n_tokens - start) {
+            plp_pool_keep(e->pool, better);     /* it may be our own, of which the rewind lets go */
             plp_table_rewind(t, e->pool, start);
+        } else
+            better = PLP_NO_BLOCK;
     }
     adopt_blocks(s, tokens, n);
     copy_head(s, tokens, n);
+    if (better != PLP_NO_BLOCK)
+        plp_pool_drop(e->pool, better);
     s->n_computed = t->n_tokens;
 }
 

@@ -1,0 +1,45 @@
+"""Against an fp32 computation of the same weights: distributions on two texts, and eight greedy answers step by step."""
+import json
+
+import numpy as np
+import pytest
+
+MAX_COARSE_KL = 0.0030      # over the reference's 64 most likely tokens and one bucket for the rest
+MIN_TOP1 = 0.96
+CLOSE = 0.2                 # a step whose two best logits are closer may go either way with 8-bit activations
+
+
+def log_softmax(logits):
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("text", ["gpl", "code"])
+def test_distributions(smol, shared, text):
+    data = np.load(shared / "reference" / "smollm2-135m-q4_1.npz")
+    ids, logp = data[f"{text}_top_ids"].astype(np.int64), data[f"{text}_top_logp"].astype(np.float64)
+    logits = smol.logits(data[f"{text}_tokens"])
+    got = np.take_along_axis(log_softmax(logits), ids, axis=1)
+    p = np.exp(logp)
+    rest, got_rest = 1 - p.sum(axis=1), 1 - np.exp(got).sum(axis=1)
+    kl = (p * (logp - got)).sum(axis=1) + rest * (np.log(np.maximum(rest, 1e-12)) - np.log(np.maximum(got_rest, 1e-12)))
+    top1 = (logits.argmax(axis=1) == ids[:, 0]).mean()
+    print(f"{text}: coarse KL {kl.mean():.5f}, top-1 agreement {top1:.4f}")
+    assert kl.mean() <= MAX_COARSE_KL and top1 >= MIN_TOP1
+
+
+def test_greedy_answers_step_by_step(smol, shared):
+    cases = json.loads((shared / "reference" / "smollm2-135m-q4_1.greedy.json").read_text())
+    assert len(cases) == 8
+    steps = close = 0
+    for case in cases:
+        prompt, answer = case["prompt_tokens"], case["greedy_tokens"]
+        best = smol.logits(prompt + answer[:-1])[len(prompt) - 1:].argmax(axis=1)
+        for step, (got, want, gap) in enumerate(zip(best, answer, case["top1_minus_top2"], strict=True)):
+            steps += 1
+            if got != want:
+                close += 1
+                assert gap < CLOSE, f"{case['prompt']!r}, step {step}: {got} instead of {want}, gap {gap}"
+    print(f"{steps} steps, {close} of them another way where the reference is undecided")
+    assert close < steps / 20
