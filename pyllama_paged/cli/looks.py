@@ -100,11 +100,13 @@ class Typist:
         self._width = columns(stream)
         self._column = 0
         self._word = ""
+        self._open = False              # something stands on the line; only without a terminal
 
     def write(self, text: str) -> None:
         text = clean(text)
         if not self._width:
             self._put(text)
+            self._open = self._open or bool(text)
             return
         for character in text:
             if character in " \n\t":
@@ -139,9 +141,9 @@ class Typist:
     def finish(self) -> None:
         """The last word, and a line end if the text did not bring one."""
         self._flush_word()
-        if self._column or not self._width:
+        if self._column or self._open:
             self._out.write("\n")
-        self._column = 0
+        self._column, self._open = 0, False
         self._out.flush()
 
 
