@@ -16,7 +16,7 @@ import sys
 def declarations(header: str) -> str:
     """The text of `plp.h` as cffi's `cdef` takes it."""
     text = re.sub(r"/\*.*?\*/", "", header, flags=re.S)
-    text = re.sub(r"^#ifdef .*?^#endif", "", text, flags=re.S | re.M)      # C++, and what is only planned
+    text = re.sub(r"^#ifdef .*?^#endif", "", text, flags=re.S | re.M)      # C++
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     text = text.replace("PLP_API ", "")
     text = re.sub(r"[ \t]+$", "", text, flags=re.M)

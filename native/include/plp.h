@@ -293,7 +293,6 @@ PLP_API void       plp_session_get_memory(plp_session *s, plp_session_memory *ou
 /* One step for several sessions in one batch (parallel samples, beams). Each needs pending tokens. */
 PLP_API plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err);
 
-#ifdef PLP_PLANNED          /* declared, not there yet: left out of what other languages see */
 /* ---- prefixes and files ------------------------------------------------------------------- */
 
 /* Pin the first n computed tokens of a session: their blocks stay until unpinned. */
@@ -310,7 +309,6 @@ PLP_API void       plp_engine_fingerprint(const plp_engine *e, char out[65]);
  * as the place of the shared beginning; blocks that it holds are not written again. */
 PLP_API plp_status plp_session_save(plp_session *s, const char *path, const char *prefix_path, plp_error *err);
 PLP_API plp_status plp_session_resume(plp_session **out, plp_engine *e, const char *path, plp_error *err);
-#endif
 
 #ifdef __cplusplus
 }
