@@ -12,10 +12,12 @@
 
 /* ---- exp and log ------------------------------------------------------------------------------- */
 
-/* e^x for x <= 0: Cody-Waite reduction to |r| <= ln(2)/2, then the series. Within 2e-16 of relative error. */
-static double exp_below(double x)
+/* e^x for x <= 0: Cody-Waite reduction to |r| <= ln(2)/2, then the series to r^13 / 13!. */
+static inline double exp_below(double x)
 {
-    double r, sum = 1.0, scale;
+    static const double over_factorial[] = { 1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
+                                             1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800 };
+    double r, sum = over_factorial[13], scale;
     int64_t n;
     uint64_t bits;
 
@@ -23,8 +25,8 @@ static double exp_below(double x)
         return 0.0;
     n = (int64_t)(x * 1.4426950408889634 - 0.5);
     r = x - (double)n * 0x1.62e42fefa38p-1 - (double)n * 0x1.ef35793c7673p-45;
-    for (int k = 13; k > 0; k--)
-        sum = 1.0 + sum * r / k;
+    for (int k = 12; k >= 0; k--)
+        sum = sum * r + over_factorial[k];
     bits = (uint64_t)(n + 1023) << 52;
     memcpy(&scale, &bits, sizeof scale);
     return sum * scale;

@@ -412,6 +412,14 @@ static plp_status count_ids(plp_vocab *v, const plp_file *f, plp_error *err)
     return plp_meta_u32(f, key, fallback, &v->n_tokens, err);
 }
 
+/* A name that will stand in messages: ASCII, as all known ones are. */
+static void plain(char *name)
+{
+    for (; *name; name++)
+        if (*name < 0x20 || *name > 0x7e)
+            *name = '?';
+}
+
 static plp_status read_model(plp_vocab *v, const plp_file *f, plp_error *err)
 {
     plp_status status = plp_meta_str(f, KEY "model", "", v->info.model, sizeof v->info.model, err);
@@ -420,6 +428,8 @@ static plp_status read_model(plp_vocab *v, const plp_file *f, plp_error *err)
         status = plp_meta_str(f, KEY "pre", "", v->info.pre, sizeof v->info.pre, err);
     if (status)
         return status;
+    plain(v->info.model);
+    plain(v->info.pre);
     if (!strcmp(v->info.model, "gpt2"))
         v->model = PLP_VOCAB_BPE;
     else if (!strcmp(v->info.model, "llama"))

@@ -56,7 +56,7 @@ static bool build(image *g, reader *r)
         if (spm)
             snprintf(texts[n_own + i], sizeof *texts, "<0x%02X>", i);
         else
-            snprintf(texts[n_own + i], sizeof *texts, "%s", vocab_byte_piece((int)i));
+            snprintf(texts[n_own + i], sizeof *texts, "%.2s", vocab_byte_piece((int)i));
         text[n_own + i] = texts[n_own + i];
         kinds[n_own + i] = spm ? PLP_TOKEN_BYTE : PLP_TOKEN_NORMAL;
     }
