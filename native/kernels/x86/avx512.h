@@ -84,6 +84,7 @@ size_t plp_avx512_float_work(uint32_t k);
 void   plp_fill_avx512_float(plp_kernels *k);
 void   plp_fill_avx512_vector(plp_kernels *k);
 void   plp_fill_avx512_attention(plp_kernels *k);
+void   plp_fill_avx512_sealed(plp_kernels *k);
 
 /* ---- lanes -------------------------------------------------------------------------------- */
 
@@ -189,6 +190,29 @@ INLINE __m512 erf16(__m512 x)
     const __m512 large = _mm512_sub_ps(splat(1), exp16(q));
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, splat(1), _CMP_LT_OQ), _mm512_or_ps(large, _mm512_and_ps(sign, x)),
                                 _mm512_mul_ps(x, p));
+}
+
+/* ---- the running softmax ------------------------------------------------------------------- */
+
+/* Scores of one query for 16 tokens, of which it sees [lo, hi) -> probabilities relative to its maximum, which may
+ * rise; s and acc follow. */
+INLINE __m512 soften(plp_attn *a, uint32_t i, __m512 score, uint32_t lo, uint32_t hi)
+{
+    const __mmask16 seen = (__mmask16)(lanes_below(hi) & ~lanes_below(lo));
+    if (a->softcap > 0) score = _mm512_mul_ps(splat(a->softcap), tanh16(_mm512_div_ps(score, splat(a->softcap))));
+    score = _mm512_mask_blend_ps(seen, splat(-__builtin_inff()), score);
+    const float top = _mm512_reduce_max_ps(score);
+    if (top > a->m[i]) {
+        const float c = plp_exp(a->m[i] - top);
+        float *acc = a->acc + (size_t)i * a->head_dim;
+        a->m[i] = top;
+        a->s[i] *= c;
+        for (uint32_t d = 0; d < a->head_dim; d += 16)
+            _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), splat(c)));
+    }
+    const __m512 e = exp16(_mm512_sub_ps(score, splat(a->m[i])));
+    a->s[i] = a->s[i] + fold16(e);
+    return e;
 }
 
 #endif

@@ -47,26 +47,6 @@ INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, __
     UNROLL for (int g = 0; g < n; g++) out[g] = _mm512_add_ps(even[g], odd[g]);
 }
 
-/* Scores of one query -> probabilities relative to its maximum, which may rise; s and acc follow. */
-INLINE void soften(plp_attn *a, uint32_t i, __m512 score, uint32_t lo, uint32_t hi, float p[UNIT])
-{
-    const __mmask16 seen = (__mmask16)(lanes_below(hi) & ~lanes_below(lo));
-    if (a->softcap > 0) score = _mm512_mul_ps(splat(a->softcap), tanh16(_mm512_div_ps(score, splat(a->softcap))));
-    score = _mm512_mask_blend_ps(seen, splat(-__builtin_inff()), score);
-    const float top = _mm512_reduce_max_ps(score);
-    if (top > a->m[i]) {
-        const float c = plp_exp(a->m[i] - top);
-        float *acc = a->acc + (size_t)i * a->head_dim;
-        a->m[i] = top;
-        a->s[i] *= c;
-        for (uint32_t d = 0; d < a->head_dim; d += 16)
-            _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), splat(c)));
-    }
-    const __m512 e = exp16(_mm512_sub_ps(score, splat(a->m[i])));
-    a->s[i] = a->s[i] + fold16(e);
-    _mm512_storeu_ps(p, e);
-}
-
 /* Channels d .. d + 16 * wide of n outputs. `whole` is known at compile time: a token that a query does not
  * see must not be touched, since 0 * NaN is NaN. */
 INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a, uint32_t i, const unit *u, uint32_t d,
@@ -98,7 +78,7 @@ INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const
     __m512 score[GROUP];
     scores(n, a, i, u, score);
     UNROLL for (int g = 0; g < n; g++)
-        if (whole || u->lo[g] < u->hi[g]) soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g], p[g]);
+        if (whole || u->lo[g] < u->hi[g]) _mm512_storeu_ps(p[g], soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]));
     uint32_t d = 0;
     for (; d + 16 * WIDE <= a->head_dim; d += 16 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
     for (; d < a->head_dim; d += 16) gather_v(n, 1, whole, a, i, u, d, p);

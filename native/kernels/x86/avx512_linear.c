@@ -141,6 +141,7 @@ void plp_fill_avx512(plp_kernels *k)
     plp_fill_avx512_float(k);
     plp_fill_avx512_vector(k);
     plp_fill_avx512_attention(k);
+    plp_fill_avx512_sealed(k);
     k->x_bytes = x_bytes;
     k->x_pack = x_pack;
     k->linear_work = linear_work;
