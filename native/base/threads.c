@@ -20,6 +20,7 @@ typedef struct worker {
     plp_team   *team;
     uint32_t    id;
     plp_thread *thread;
+    LINE _Atomic uint32_t taken;            /* pieces of its own range handed out: plp_team_take */
 } worker;
 
 struct plp_team {
@@ -35,7 +36,7 @@ struct plp_team {
     uint32_t              n;
     int64_t               process;          /* where the workers live */
     plp_mutex            *mutex;
-    worker               *workers;          /* [n], entry 0 unused */
+    worker               *workers;          /* [n]; entry 0 is the caller, without a thread */
 };
 
 static inline void relax(void)
@@ -112,7 +113,8 @@ static bool start_workers(plp_team *t)
     atomic_store(&t->stop, false);
     t->process = plp_process_id();
     for (uint32_t i = 1; i < t->n; i++) {
-        t->workers[i] = (worker){ .team = t, .id = i };
+        t->workers[i].team = t;
+        t->workers[i].id = i;
         if (!(t->workers[i].thread = plp_thread_start(worker_main, &t->workers[i]))) {
             t->n = i;
             stop_workers(t);
@@ -167,9 +169,16 @@ void plp_team_prepare(plp_team *t)
 
 uint32_t plp_team_size(const plp_team *t) { return t->n; }
 
-void plp_team_run_alone(plp_team *t, plp_team_fn fn, void *arg)
+static void reset_counts(plp_team *t)
 {
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < t->n; i++)
+        atomic_store_explicit(&t->workers[i].taken, 0, memory_order_relaxed);
+}
+
+void plp_team_run_alone(plp_team *t, plp_team_fn fn, void *arg)
+{
+    reset_counts(t);
     fn(arg, 0, 1);
 }
 
@@ -179,7 +188,7 @@ void plp_team_run(plp_team *t, plp_team_fn fn, void *arg)
         plp_team_run_alone(t, fn, arg);
         return;
     }
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    reset_counts(t);
     t->fn = fn;
     t->arg = arg;
     atomic_store(&t->done, 0);
@@ -193,6 +202,21 @@ void plp_team_run(plp_team *t, plp_team_fn fn, void *arg)
 uint32_t plp_team_next(plp_team *t)
 {
     return atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
+}
+
+uint32_t plp_team_take(plp_team *t, uint32_t id, uint32_t n_pieces)
+{
+    for (uint32_t k = 0; k < t->n; k++) {
+        const uint32_t i = (id + k) % t->n;
+        const uint32_t first = (uint32_t)((uint64_t)n_pieces * i / t->n), end = (uint32_t)((uint64_t)n_pieces * (i + 1) / t->n);
+        /* Looking first keeps finished ranges' counters from being written by everybody. */
+        if (atomic_load_explicit(&t->workers[i].taken, memory_order_relaxed) >= end - first)
+            continue;
+        const uint32_t at = atomic_fetch_add_explicit(&t->workers[i].taken, 1, memory_order_relaxed);
+        if (at < end - first)
+            return first + at;
+    }
+    return UINT32_MAX;
 }
 
 void plp_team_barrier(plp_team *t)

@@ -26,6 +26,10 @@ void       plp_team_run(plp_team *t, plp_team_fn fn, void *arg);
 void       plp_team_run_alone(plp_team *t, plp_team_fn fn, void *arg);
 /* The next piece of the current run, 0, 1, 2, ...: each number goes to one thread. */
 uint32_t   plp_team_next(plp_team *t);
+/* The next of n_pieces pieces for thread id, or UINT32_MAX. Each thread begins with a range of its own, in
+ * rising order, so that it walks memory as one stream, and then helps those who are behind. Not to be
+ * mixed with plp_team_next in one run. */
+uint32_t   plp_team_take(plp_team *t, uint32_t id, uint32_t n_pieces);
 /* Within a run: all n threads meet. */
 void       plp_team_barrier(plp_team *t);
 

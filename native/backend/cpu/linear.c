@@ -2,8 +2,9 @@
  * backend/cpu/linear.c - products of weight matrices with a batch of activations
  *
  * Activations are quantised and packed once for all matrices that share them (q, k and v; gate and up),
- * then the rows of all matrices are one list of pieces that the threads take in turn: a slow core takes
- * fewer. Pieces are whole multiples of the kernels' tiles.
+ * then the rows of all matrices are one list of pieces. Each thread walks a range of it, so that it reads
+ * memory as one stream, and then helps the others: a slow core does less. Pieces are whole multiples of
+ * the kernels' tiles.
  */
 #include "backend/cpu/cpu.h"
 
@@ -38,7 +39,7 @@ static void multiply(void *arg, uint32_t id, uint32_t n_threads)
     const plp_kernels *k = j->c->k;
     void *work = plp_cpu_work(j->c, id);
 
-    for (uint32_t piece; (piece = plp_team_next(j->c->team)) < j->end[j->n - 1]; ) {
+    for (uint32_t piece; (piece = plp_team_take(j->c->team, id, j->end[j->n - 1])) != UINT32_MAX; ) {
         uint32_t i = 0;
         while (piece >= j->end[i])
             i++;
@@ -56,13 +57,13 @@ static void multiply(void *arg, uint32_t id, uint32_t n_threads)
     }
 }
 
-/* Few tokens: short pieces balance, long ones stream; many tokens: whole panels of 48 rows. */
+/* Few tokens: pieces long enough to stream and short enough to balance. Many: whole panels of 48 rows. */
 static uint32_t rows_a_piece(uint32_t rows, uint32_t n_tok, uint32_t n_threads)
 {
-    const uint32_t step = n_tok < 12 ? PLP_ROW_STEP : 3 * PLP_ROW_STEP;
-    const uint32_t piece = rows / (n_threads * 6) / step * step;
-    const uint32_t most = n_tok < 12 ? 256 : 96;
-    return piece < step ? step : piece > most ? most / step * step : piece;
+    enum { PANEL = 3 * PLP_ROW_STEP };
+    if (n_tok < 12)
+        return 4 * PLP_ROW_STEP;
+    return rows / (n_threads * 6) >= 2 * PANEL ? 2 * PANEL : PANEL;
 }
 
 static void run(plp_cpu *c, const plp_product *p, uint32_t n, const float *x, size_t ldx, uint32_t n_tok, bool integer)
