@@ -156,9 +156,10 @@ INLINE void block_values(int type, const uint8_t *unit, uint32_t i, int8x16_t q[
         const int8x16_t down = vdupq_n_s8((int8_t)-(int)(i % 4 / 2 * 4));
         const int8x16_t up = vdupq_n_s8((int8_t)(4 - (int)(i % 4) * 2));
         UNROLL for (int h = 0; h < 2; h++) {
-            const uint8x16_t four = vandq_u8(vshlq_u8(vld1q_u8(low + 16 * h), down), nibble);
-            const uint8x16_t two = vandq_u8(vshlq_u8(vld1q_u8(high + 16 * h), up), vdupq_n_u8(0x30));
-            q[h] = vsubq_s8(vreinterpretq_s8_u8(vorrq_u8(four, two)), vdupq_n_s8(32));
+            /* Low nibble from one, the rest from the other; what lies above bit 5 is other values' bits. */
+            const uint8x16_t v = vbslq_u8(nibble, vshlq_u8(vld1q_u8(low + 16 * h), down),
+                                                  vshlq_u8(vld1q_u8(high + 16 * h), up));
+            q[h] = vsubq_s8(vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(63))), vdupq_n_s8(32));
         }
         break;
     }
