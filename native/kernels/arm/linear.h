@@ -56,6 +56,7 @@ typedef struct panel_block {
     float  a[ROW_GROUPS][4], b[ROW_GROUPS][4];
 } panel_block;
 
+INLINE size_t lines(size_t n_bytes) { return (n_bytes + 63) / 64 * 64; }
 INLINE uint32_t n_tiles(uint32_t n) { return n / TILE_TOKENS + (n % TILE_TOKENS != 0); }
 
 /* ---- activations --------------------------------------------------------------------------- */
@@ -82,8 +83,9 @@ INLINE float quantise(const float *x, int8x16_t q[2], float *sum)
 
 static size_t x_bytes(uint32_t n, uint32_t k)
 {
-    return n <= DIRECT_MAX ? (size_t)n * (k / 32) * sizeof(x_block)
-                           : (size_t)n_tiles(n) * (k / 32) * sizeof(x_tile);
+    _Static_assert(sizeof(x_tile) == TILE_TOKENS * sizeof(x_block), "or the size might shrink as n grows");
+    return lines(n <= DIRECT_MAX ? (size_t)n * (k / 32) * sizeof(x_block)
+                                 : (size_t)n_tiles(n) * (k / 32) * sizeof(x_tile));
 }
 
 static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out)
@@ -293,7 +295,7 @@ static size_t linear_work(uint32_t n, uint32_t k)
 {
     const size_t strips = n <= DIRECT_MAX ? 0 : sizeof(strip) + n_tiles(n) * sizeof(float[STRIP_TILES][N_GROUPS][4]);
     const size_t rows = (size_t)PLP_ARM_FLOAT_ROWS * k * sizeof(float);
-    return strips > rows ? strips : rows;
+    return lines(strips > rows ? strips : rows);
 }
 
 INLINE void strips(int type, int form, const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n,
