@@ -6,7 +6,7 @@
  * reuse.c      sync: what of a timeline is already there; publishing sealed blocks
  * step.c       batches: several callers' steps combined, KV reserved, the forward pass, KV committed
  * spill.c      idle sessions' blocks to a file and back
- * pin.c        pinned prefixes           files.c    prefix and session files
+ * pin.c        pinned prefixes           files.c    prefix and session files           look.c   those without an engine
  * ledger.c     what the pool holds, re-counted
  *
  * Locking  `lock` guards the pool, the index, tables and lists. A forward pass runs without it: it reads
@@ -69,6 +69,8 @@ struct plp_session {
     plp_rng      rng;
     bool         rng_seeded;
     void        *sample_work;
+    void        *note;                  /* [note_bytes] of the caller's own, for files */
+    uint32_t     note_bytes;
 };
 
 /* The block of another group that holds the same tokens as a findable block of group 0. It holds no

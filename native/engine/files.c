@@ -166,7 +166,8 @@ plp_status plp_prefix_save(plp_session *s, uint32_t n, const char *path, plp_err
     if (status < 0)
         return status;
     plp_engine *e = s->engine;
-    plp_store_info info = { .kind = PLP_STORE_PREFIX, .shape = shape_of(e), .n_tokens = n, .tokens = s->tokens };
+    plp_store_info info = { .kind = PLP_STORE_PREFIX, .shape = shape_of(e), .n_tokens = n, .tokens = s->tokens,
+                            .note = s->note, .note_bytes = s->note_bytes };
 
     if (n == 0 || n > s->n_computed)
         status = plp_fail(err, PLP_E_ARG, "prefix of %u tokens; the session has %u computed ones", n, s->n_computed);
@@ -276,7 +277,8 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
     if (status < 0)
         return status;
     plp_engine *e = s->engine;
-    plp_store_info info = { .kind = PLP_STORE_SESSION, .shape = shape_of(e), .n_tokens = s->n_tokens, .tokens = s->tokens };
+    plp_store_info info = { .kind = PLP_STORE_SESSION, .shape = shape_of(e), .n_tokens = s->n_tokens, .tokens = s->tokens,
+                            .note = s->note, .note_bytes = s->note_bytes };
     uint32_t from = 0;
 
     status = plp_spill_restore(s, err);
@@ -340,6 +342,12 @@ static plp_status resume(plp_session *s, plp_store *store, const char *path, con
     const uint32_t n_computed = last ? last->tag >> TAG_COMPUTED_SHIFT : 0;
     plp_status status;
 
+    if (info->note_bytes) {
+        if (!(s->note = plp_alloc(PLP_MEM_SESSION, info->note_bytes, 1)))
+            return plp_fail(err, PLP_E_NOMEM, "%s: no memory for its note", path);
+        memcpy(s->note, info->note, info->note_bytes);
+        s->note_bytes = info->note_bytes;
+    }
     if (!info->n_tokens)
         return PLP_OK;                      /* an empty session */
     if (!last || is_blocks(last->tag) || n_computed > info->n_tokens)

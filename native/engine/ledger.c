@@ -117,8 +117,10 @@ void plp_session_get_memory(plp_session *s, plp_session_memory *out)
             const uint64_t whole = slot_bytes(e, b, e->options.block_len);
             const bool shared = plp_pool_refs(e->pool, b) > 1 || plp_pool_is_mapped(e->pool, b);
             *(shared ? &out->shared : &out->own) += slot_bytes(e, b, stored(t, i));
-            if (listed_before(s, g, i) || plp_pool_is_mapped(e->pool, b))
+            if (listed_before(s, g, i) || plp_pool_is_mapped(e->pool, b)) {
                 out->saved += whole;
+                out->n_saved_blocks++;
+            }
             if (!shared)
                 out->reserved += whole - slot_bytes(e, b, stored(t, i));
             out->n_blocks++;

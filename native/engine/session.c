@@ -1,6 +1,7 @@
 /* engine/session.c - one timeline of tokens: open and close, feed, rewind, fork, what it holds, the next token */
 #include "engine/engine.h"
 #include "base/mem.h"
+#include "kv/store.h"
 
 #include <string.h>
 
@@ -66,6 +67,7 @@ void plp_session_unmake(plp_session *s)
     plp_free(s->tokens);
     plp_free(s->logits);
     plp_free(s->sample_work);
+    plp_free(s->note);
     plp_free(s);
     e->n_references--;                      /* the engine's own, or the closing call's, is still there */
 }
@@ -247,6 +249,35 @@ plp_status plp_session_tokens(plp_session *s, int32_t *out, uint32_t cap, uint32
         memcpy(out, s->tokens, s->n_tokens * sizeof *out);
     plp_session_leave(s);
     return status;
+}
+
+/* ---- the caller's note ---- */
+
+plp_status plp_session_set_note(plp_session *s, const void *note, size_t n, plp_error *err)
+{
+    void *copy = NULL;
+    plp_status status = plp_session_enter(s, err);
+    if (status < 0)
+        return status;
+    if (n > PLP_STORE_MAX_NOTE)
+        status = plp_fail(err, PLP_E_ARG, "a note of %zu bytes; a file takes up to %d", n, PLP_STORE_MAX_NOTE);
+    else if (n && !(copy = plp_alloc(PLP_MEM_SESSION, n, 1)))
+        status = plp_fail(err, PLP_E_NOMEM, "session: no memory for a note of %zu bytes", n);
+    if (status == PLP_OK) {
+        if (n)
+            memcpy(copy, note, n);
+        plp_free(s->note);
+        s->note = copy;
+        s->note_bytes = (uint32_t)n;
+    }
+    plp_session_leave(s);
+    return status;
+}
+
+const void *plp_session_note(plp_session *s, size_t *n)
+{
+    *n = s->note_bytes;
+    return s->note;
 }
 
 /* ---- the next token ---- */

@@ -246,6 +246,7 @@ typedef struct plp_sync {       /* what plp_session_sync did with the timeline i
 typedef struct plp_session_memory {
     uint64_t own, shared, saved, reserved, spilled;   /* bytes; saved = shared blocks' bytes it did not need */
     uint32_t n_tokens, n_blocks, n_shared_blocks;
+    uint32_t n_saved_blocks;    /* of the shared ones: those that another session or a file pays for already */
 } plp_session_memory;
 
 typedef struct plp_sampling {
@@ -309,6 +310,33 @@ PLP_API void       plp_engine_fingerprint(const plp_engine *e, char out[65]);
  * as the place of the shared beginning; blocks that it holds are not written again. */
 PLP_API plp_status plp_session_save(plp_session *s, const char *path, const char *prefix_path, plp_error *err);
 PLP_API plp_status plp_session_resume(plp_session **out, plp_engine *e, const char *path, plp_error *err);
+/* Bytes of the caller's own (messages, a name): copied, written into the files that this session is saved
+ * to, and there again after resume. n == 0 removes it. The pointer is good until the next set_note. */
+PLP_API plp_status  plp_session_set_note(plp_session *s, const void *note, size_t n, plp_error *err);
+PLP_API const void *plp_session_note(plp_session *s, size_t *n);            /* NULL if there is none */
+
+/* ---- kv file: look at a prefix or session file without a model --------------------------- */
+
+typedef struct plp_kv_file plp_kv_file;
+
+enum { PLP_KV_FILE_PREFIX = 1, PLP_KV_FILE_SESSION = 2 };
+
+typedef struct plp_kv_file_info {   /* pointers are good until close */
+    int32_t        kind;
+    char           fingerprint[65];
+    uint32_t       block_len, n_tokens;
+    int32_t        kv_format;
+    uint64_t       n_bytes;
+    const int32_t *tokens;          /* [n_tokens] as stored: may lie outside any vocabulary */
+    const char    *reference;       /* of a session: the prefix file that has its beginning, or NULL */
+    const void    *note;            /* [n_note] or NULL */
+    size_t         n_note;
+} plp_kv_file_info;
+
+/* Checks the whole file, every checksum; PLP_E_FILE if it is damaged or something else. */
+PLP_API plp_status plp_kv_file_open(plp_kv_file **out, const char *path, plp_error *err);
+PLP_API void       plp_kv_file_close(plp_kv_file *f);               /* NULL is fine */
+PLP_API void       plp_kv_file_get_info(const plp_kv_file *f, plp_kv_file_info *out);
 
 #ifdef __cplusplus
 }

@@ -17,7 +17,8 @@ typedef struct header {
     file_run runs[PLP_STORE_MAX_RUNS];  /* n_runs in use, the others zero */
     uint64_t file_bytes;
     uint64_t rest_sum;          /* of the bytes between header and payload */
-    uint64_t unused[17];        /* zero */
+    uint32_t note_bytes;
+    uint32_t unused[33];        /* zero */
     uint64_t sum;               /* of the header before this */
 } header;
 
@@ -81,20 +82,21 @@ uint64_t plp_checksum(const void *data, size_t n_bytes)
 
 /* ---- layout ---- */
 
-typedef struct layout { uint64_t path, sums, payload, end, n_blocks; } layout;      /* offsets; n_blocks of all runs */
+typedef struct layout { uint64_t path, note, sums, payload, end, n_blocks; } layout;      /* offsets; n_blocks of all runs */
 
 /* Where things lie, from counts that may be hostile; false if that is more than any file can be. */
 static bool lay_out(const header *h, layout *l)
 {
     uint64_t bytes;
 
-    if (h->n_runs > PLP_STORE_MAX_RUNS || h->path_bytes > PLP_STORE_MAX_PATH)
+    if (h->n_runs > PLP_STORE_MAX_RUNS || h->path_bytes > PLP_STORE_MAX_PATH || h->note_bytes > PLP_STORE_MAX_NOTE)
         return false;
     l->n_blocks = 0;
     for (uint32_t i = 0; i < h->n_runs; i++)
         l->n_blocks += h->runs[i].n_blocks;
     l->path = sizeof *h + (uint64_t)h->n_tokens * sizeof(int32_t);
-    l->sums = (l->path + h->path_bytes + 7) / 8 * 8;
+    l->note = l->path + h->path_bytes;
+    l->sums = (l->note + h->note_bytes + 7) / 8 * 8;
     l->payload = (l->sums + l->n_blocks * 8 + PAYLOAD_ALIGN - 1) / PAYLOAD_ALIGN * PAYLOAD_ALIGN;
     l->end = l->payload;
     for (uint32_t i = 0; i < h->n_runs; i++)
@@ -135,6 +137,8 @@ static uint8_t *middle_of(const plp_store_info *info, const header *h, const lay
         memcpy(m, info->tokens, info->n_tokens * sizeof *info->tokens);
     if (m && h->path_bytes)
         memcpy(m + (l->path - sizeof *h), info->ref_path, h->path_bytes);
+    if (m && h->note_bytes)
+        memcpy(m + (l->note - sizeof *h), info->note, h->note_bytes);
     return m;
 }
 
@@ -181,9 +185,9 @@ plp_status plp_store_save(const char *path, const plp_store_info *info, plp_stor
     const size_t path_bytes = info->ref_path ? strlen(info->ref_path) : 0;
 
     memset(&h, 0, sizeof h);                    /* padding too: every byte of the file is defined */
-    if (info->n_runs > PLP_STORE_MAX_RUNS || path_bytes > PLP_STORE_MAX_PATH)
-        return plp_fail(err, PLP_E_ARG, "%s: %u runs of blocks, a reference of %zu bytes: more than a KV file holds",
-                        path, info->n_runs, path_bytes);
+    if (info->n_runs > PLP_STORE_MAX_RUNS || path_bytes > PLP_STORE_MAX_PATH || info->note_bytes > PLP_STORE_MAX_NOTE)
+        return plp_fail(err, PLP_E_ARG, "%s: %u runs of blocks, a reference of %zu bytes, a note of %u: more than a KV file holds",
+                        path, info->n_runs, path_bytes, info->note_bytes);
     memcpy(h.magic, MAGIC, sizeof MAGIC);
     h.byte_order = BYTE_ORDER_MARK;
     h.version = PLP_STORE_VERSION;
@@ -191,6 +195,7 @@ plp_status plp_store_save(const char *path, const plp_store_info *info, plp_stor
     h.n_tokens = info->n_tokens;
     h.n_runs = info->n_runs;
     h.path_bytes = (uint32_t)path_bytes;
+    h.note_bytes = info->note_bytes;
     h.shape = info->shape;
     h.ref_tokens = info->ref_tokens;
     h.ref_id = info->ref_id;
@@ -236,8 +241,10 @@ static plp_status check_header(const char *path, const header *h, size_t n_bytes
     if (n_bytes != l->end)
         return plp_fail(err, PLP_E_FILE, "%s: has %zu bytes instead of %llu: it was %s", path, n_bytes,
                         (unsigned long long)l->end, n_bytes < l->end ? "cut short" : "extended");
-    if (h->kind != kind)
+    if (kind && h->kind != kind)
         return plp_fail(err, PLP_E_FILE, "%s: is a %s file where a %s file is needed", path, kind_name(h->kind), kind_name(kind));
+    if (!shape)
+        return PLP_OK;
     if (h->shape.block_len != shape->block_len)
         return plp_fail(err, PLP_E_FILE, "%s: has blocks of %u tokens, this engine uses %u", path, h->shape.block_len, shape->block_len);
     if (h->shape.kv_format != shape->kv_format)
@@ -265,17 +272,26 @@ static plp_status check_content(const char *path, const header *h, const uint8_t
     return PLP_OK;
 }
 
+/* Of everything that blocks mean, by their checksums; two files that differ in their notes alone have one id. */
+static uint64_t id_of(const header *h, const uint8_t *data, const layout *l)
+{
+    const uint64_t parts[3] = { plp_checksum(&h->shape, sizeof h->shape), plp_checksum(data + sizeof *h, (size_t)(l->path - sizeof *h)),
+                                plp_checksum(data + l->sums, (size_t)(l->n_blocks * 8)) };
+    return plp_checksum(parts, sizeof parts);
+}
+
 static void describe(plp_store *s, const header *h, const uint8_t *data, const layout *l)
 {
     uint64_t offset = l->payload;
 
     s->refs = 1;
-    s->id = h->sum;             /* covers rest_sum, which covers every block's checksum */
+    s->id = id_of(h, data, l);
     s->data = data;
     s->n_bytes = l->end;
     s->info = (plp_store_info){ .kind = h->kind, .shape = h->shape, .n_tokens = h->n_tokens,
                                 .tokens = (const int32_t *)(data + sizeof *h), .n_runs = h->n_runs,
-                                .ref_id = h->ref_id, .ref_tokens = h->ref_tokens };
+                                .ref_id = h->ref_id, .ref_tokens = h->ref_tokens,
+                                .note = h->note_bytes ? data + l->note : NULL, .note_bytes = h->note_bytes };
     for (uint32_t i = 0; i < h->n_runs; i++) {
         s->info.runs[i] = (plp_store_run){ h->runs[i].block_bytes, h->runs[i].n_blocks, h->runs[i].first, h->runs[i].tag };
         s->run_offset[i] = offset;

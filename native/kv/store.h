@@ -7,7 +7,8 @@
  *
  *   0      header, 640 bytes: magic, version, kind, fingerprint, shape, runs, checksums (store.c)
  *   640    tokens  int32 [n_tokens]
- *          path    bytes of the referred file's path, zeros up to a multiple of 8
+ *          path    bytes of the referred file's path
+ *          note    bytes of the caller's own, zeros up to a multiple of 8
  *          sums    uint64 [blocks of all runs], plp_checksum of each block
  *          zeros up to a multiple of 16 KiB (the largest page of a usual machine)
  *          payload: the blocks, run after run, nothing in between
@@ -31,7 +32,7 @@
 #include "base/status.h"
 
 enum { PLP_STORE_PREFIX = 1, PLP_STORE_SESSION = 2 };
-enum { PLP_STORE_VERSION = 1, PLP_STORE_MAX_RUNS = 16, PLP_STORE_MAX_PATH = 4095 };
+enum { PLP_STORE_VERSION = 1, PLP_STORE_MAX_RUNS = 16, PLP_STORE_MAX_PATH = 4095, PLP_STORE_MAX_NOTE = 1 << 26 };
 
 /* What must be equal for blocks to be usable. The fingerprint alone decides; the numbers are there so
  * that a refusal can say what differs. */
@@ -57,6 +58,8 @@ typedef struct plp_store_info {
     const char     *ref_path;   /* session: the prefix file of the beginning, or NULL */
     uint64_t        ref_id;     /* plp_store_id of that file */
     uint32_t        ref_tokens; /* tokens that it covers */
+    const void     *note;       /* [note_bytes]: whatever the caller wants to find with the blocks; not part of the id */
+    uint32_t        note_bytes;
 } plp_store_info;
 
 /* Bytes of block i of a run; called for each block twice, in order. NULL: cannot be had (PLP_E_IO). The
@@ -67,7 +70,7 @@ plp_status plp_store_save(const char *path, const plp_store_info *info, plp_stor
 
 typedef struct plp_store plp_store;
 
-/* Maps and checks a whole file of this kind and shape; one reference. */
+/* Maps and checks a whole file of this kind and shape; one reference. Kind 0 and shape NULL: any, to look at it. */
 plp_status plp_store_open(plp_store **out, const char *path, uint32_t kind, const plp_store_shape *shape, plp_error *err);
 /* The same for bytes in memory, which stay the caller's and must outlive the store. They may lie anywhere
  * (the alignments below then do not hold); `name` is for messages. */
@@ -78,7 +81,7 @@ void       plp_store_drop(void *store);                 /* as plp_pool_adopt's `
 const plp_store_info *plp_store_get(const plp_store *s);        /* pointers in it live as long as s */
 void      *plp_store_block(const plp_store *s, uint32_t run, uint32_t i);   /* 64-byte aligned; read-only memory */
 uint64_t   plp_store_bytes(const plp_store *s);         /* of the file */
-uint64_t   plp_store_id(const plp_store *s);            /* differs between files of different content */
+uint64_t   plp_store_id(const plp_store *s);            /* differs between files of different tokens, shape or blocks */
 
 /* The file's checksum, for tests and for those who make such files. Four lanes of 64-bit words: each step
  * (xor a word, rotate left 29, multiply by 0x9fb21c651e98df25) is a bijection, so a change within one word

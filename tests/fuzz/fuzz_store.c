@@ -18,7 +18,7 @@
 
 #include "kv/store.h"
 
-enum { HEADER = 640, RUNS = 96, FILE_BYTES = 480, REST_SUM = 488, SUM = 632, PAGE = 16384, LARGEST = 1 << 18 };
+enum { HEADER = 640, RUNS = 96, FILE_BYTES = 480, REST_SUM = 488, NOTE_BYTES = 496, SUM = 632, PAGE = 16384, LARGEST = 1 << 18 };
 
 static uint32_t u32_at(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 static uint64_t u64_at(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
@@ -44,7 +44,8 @@ static void walk(const uint8_t *data, size_t n)
     const plp_store_info *info = plp_store_get(s);
     const uint64_t n_places = ((uint64_t)info->n_tokens + info->shape.block_len - 1) / info->shape.block_len;
     sum ^= plp_checksum(info->tokens, info->n_tokens * sizeof(int32_t));
-    bytes += info->n_tokens * sizeof(int32_t) + (info->ref_path ? strlen(info->ref_path) : 0);
+    bytes += info->n_tokens * sizeof(int32_t) + (info->ref_path ? strlen(info->ref_path) : 0) + info->note_bytes;
+    sum ^= plp_checksum(info->note, info->note_bytes);
     for (uint32_t r = 0; r < info->n_runs; r++) {
         const plp_store_run *run = &info->runs[r];
         if ((uint64_t)run->first + run->n_blocks > n_places)
@@ -64,12 +65,13 @@ static uint8_t *forge(const uint8_t *head, size_t n, size_t *size)
     uint64_t n_blocks = 0, payload, end, sum;
     uint8_t *file;
 
-    const uint32_t n_runs = u32_at(head + 24), path_bytes = u32_at(head + 28);
+    const uint32_t n_runs = u32_at(head + 24);
+    const uint64_t texts = (uint64_t)u32_at(head + 28) + u32_at(head + NOTE_BYTES);
     if (n_runs > PLP_STORE_MAX_RUNS)
         return NULL;
     for (uint32_t r = 0; r < n_runs; r++)
         n_blocks += u32_at(head + RUNS + 24 * r + 8);
-    const uint64_t sums = (HEADER + (uint64_t)u32_at(head + 20) * 4 + path_bytes + 7) / 8 * 8;
+    const uint64_t sums = (HEADER + (uint64_t)u32_at(head + 20) * 4 + texts + 7) / 8 * 8;
     end = payload = (sums + n_blocks * 8 + PAGE - 1) / PAGE * PAGE;
     for (uint32_t r = 0; r < n_runs && end <= LARGEST; r++) {
         const uint64_t block_bytes = u64_at(head + RUNS + 24 * r), count = u32_at(head + RUNS + 24 * r + 8);

@@ -62,6 +62,8 @@ static content *make(uint64_t seed, uint32_t kind)
         c->info.ref_path = "prefixes/\xc3\xa4 b.kv";
         c->info.ref_id = 0x1234567890abcdefu;
         c->info.ref_tokens = 16;
+        c->info.note = "a note, 17 bytes";
+        c->info.note_bytes = 17;
     }
     return c;
 }
@@ -74,6 +76,7 @@ static bool same(const plp_store *s, content *c)
     bool equal = a->kind == b->kind && !memcmp(&a->shape, &b->shape, sizeof a->shape) && a->n_tokens == b->n_tokens &&
                  !memcmp(a->tokens, b->tokens, b->n_tokens * sizeof(int32_t)) && a->n_runs == b->n_runs &&
                  a->ref_id == b->ref_id && a->ref_tokens == b->ref_tokens &&
+                 a->note_bytes == b->note_bytes && (!a->note_bytes || !memcmp(a->note, b->note, b->note_bytes)) &&
                  !a->ref_path == !b->ref_path && (!a->ref_path || !strcmp(a->ref_path, b->ref_path));
     for (uint32_t r = 0; equal && r < b->n_runs; r++) {
         const plp_store_run *x = &a->runs[r], *y = &b->runs[r];
@@ -125,7 +128,34 @@ static int n_files(void)
     return n;
 }
 
+static uint64_t id_of_saved(content *c)
+{
+    plp_store *s = NULL;
+    plp_error err;
+    CHECK(save(in_folder("id.kv"), c, &err) == PLP_OK && plp_store_open(&s, in_folder("id.kv"), 0, NULL, &err) == PLP_OK, "%s", err.msg);
+    const uint64_t id = s ? plp_store_id(s) : 0;
+    plp_store_drop(s);
+    unlink(in_folder("id.kv"));
+    return id;
+}
+
 /* ---- cases ---- */
+
+/* A prefix that was built anew under another name is still the one that sessions were saved with. */
+static void ids(void)
+{
+    content *c = make(3, PLP_STORE_SESSION);
+    const uint64_t id = id_of_saved(c);
+    CHECK(id && id_of_saved(c) == id, "the same content has two ids");
+    c->info.note_bytes = 5;
+    CHECK(id_of_saved(c) == id, "the note changes the id");
+    c->tokens[36]++;
+    CHECK(id_of_saved(c) != id, "another token, the same id");
+    c->tokens[36]--;
+    c->seed++;
+    CHECK(id_of_saved(c) != id, "other blocks, the same id");
+    free(c);
+}
 
 static void round_trip(void)
 {
@@ -428,6 +458,7 @@ int main(void)
     RUN(round_trip);
     RUN(every_byte_matters);
     RUN(wrong_files);
+    RUN(ids);
     RUN(hostile_headers);
     RUN(bad_saves);
     RUN(killed_while_saving);
