@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import ContextFull, InvalidArgument, KvBudgetExceeded, PllamaError
+from ..errors import Closed, InvalidArgument, PllamaError
 from . import looks
 from .main import open_model, sampling
 
@@ -86,7 +86,7 @@ _COMMANDS: dict[str, tuple[Callable, str]] = {}
 
 
 def command(*names: str):
-    """A slash command; its help is the method's docstring, with what it takes before a double space."""
+    """A slash command under one or more names; its help is the method's docstring."""
     def register(function):
         for name in names:
             _COMMANDS[name] = (function, names[0])
@@ -116,8 +116,9 @@ class Chat:
         stopped = False
         stream = begin()
         try:
-            for piece in stream:
-                typist.write(piece)
+            with looks.silent_keyboard():
+                for piece in stream:
+                    typist.write(piece)
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
@@ -126,7 +127,7 @@ class Chat:
             typist.finish()
             self.last = stream.answer
         if stopped:
-            self.note("stopped; /regen answers again")
+            self.note("stopped; /more goes on, /regen answers anew")
         elif stream.context_full:
             self.note(f"the context of {self.model.info.context_limit:,} tokens is full; /clear begins anew", always=True)
 
@@ -136,6 +137,14 @@ class Chat:
             looks.console().print(text, style="dim", markup=False)
         elif always:
             print(text, file=sys.stderr)
+
+    def figures(self, rows: list[tuple[str, str]]) -> None:
+        """As `note`, for several named things."""
+        if self.interactive:
+            looks.grid(looks.console(), rows, ("dim", "dim"))
+        else:
+            for row in rows:
+                print("  ".join(row), file=sys.stderr)
 
     def run(self, line: str) -> None:
         name, _, rest = line[1:].strip().partition(" ")
@@ -153,10 +162,7 @@ class Chat:
             names.setdefault(first, []).append(f"/{name}")
         rows = [(", ".join(all_names), (_COMMANDS[first][0].__doc__ or "").strip()) for first, all_names in names.items()]
         rows += [(_QUOTE, "begins and ends a message of several lines"), ("Ctrl-C", "stops an answer"), ("Ctrl-D", "leaves")]
-        width = max(len(left) for left, _ in rows)
-        out = looks.console()
-        for left, right in rows:
-            out.print(f"  {left:<{width}}  {right}", markup=False)
+        looks.grid(looks.console(), rows)
 
     @command("exit", "bye", "quit")
     def exit(self, _: str) -> None:
@@ -178,6 +184,13 @@ class Chat:
         if self.settings.temperature == 0:
             self.note("the temperature is 0, so the answer will be the same; /set temp 0.7 changes that")
         self._answer(lambda: self.session.regenerate(max_tokens=self.max_tokens, sampling=self.settings))
+
+    @command("more")
+    def more(self, _: str) -> None:
+        """go on with an answer that was stopped"""
+        if self.last is None or self.last.finish == "stop":
+            raise InvalidArgument("there is no unfinished answer to go on with")
+        self._answer(lambda: self.session.resume(max_tokens=self.max_tokens, sampling=self.settings))
 
     @command("system")
     def system(self, text: str) -> None:
@@ -216,14 +229,13 @@ class Chat:
     def mem(self, _: str) -> None:
         """what the conversation holds in memory"""
         own, pool, info = self.session.memory, self.model.memory, self.model.info
-        self.note(
-            f"{own.n_tokens:,} tokens in {own.n_blocks} blocks of {info.block_len}: {looks.size(own.own + own.shared)} of KV, "
-            f"{looks.size(own.reserved)} of it for the next tokens\n"
-            f"pool: {looks.size(pool.resident)} from the system, {looks.size(pool.cached)} of it cached, at most {looks.size(pool.budget)}\n"
-            f"work space {looks.size(pool.scratch)}, bookkeeping {looks.size(pool.metadata)}; "
-            f"weights {looks.size(pool.weights)}, in the file\n"
-            f"context limit {info.context_limit:,} tokens: reserving it would take {looks.size(info.kv_bytes_per_token * info.context_limit)}",
-            always=True)
+        self.figures([
+            ("conversation", f"{own.n_tokens:,} tokens in {own.n_blocks} blocks of {info.block_len}, {looks.size(own.own + own.shared + own.reserved)}"),
+            ("KV pool", f"{looks.size(pool.resident)} from the system, {looks.size(pool.cached)} of it cached; at most {looks.size(pool.budget)}"),
+            ("work space", f"{looks.size(pool.scratch)}, bookkeeping {looks.size(pool.metadata)}"),
+            ("weights", f"{looks.size(pool.weights)}, in the file"),
+            ("limit", f"{info.context_limit:,} tokens; reserving them would take {looks.size(info.kv_bytes_per_token * info.context_limit)}"),
+        ])
 
     @command("stats")
     def stats(self, _: str) -> None:
@@ -231,13 +243,12 @@ class Chat:
         if self.last is None:
             raise InvalidArgument("there is no answer yet")
         s = self.last.stats
-        computed = s.prompt_tokens - s.reused_tokens
-        changed = f", {s.dropped_tokens:,} given up because the conversation changed there" if s.dropped_tokens else ""
-        self.note(
-            f"prompt  {s.prompt_tokens:,} tokens: {s.reused_tokens:,} reused, {computed:,} computed in {s.prompt_seconds:.2f} s "
-            f"({looks.rate(s.prompt_rate)} a second){changed}\n"
-            f"answer  {s.answer_tokens:,} tokens in {s.answer_seconds:.2f} s ({looks.rate(s.answer_rate)} a second), ended by {self.last.finish}",
-            always=True)
+        rows = [("prompt", f"{s.prompt_tokens:,} tokens, {s.reused_tokens:,} reused; "
+                           f"{s.prompt_tokens - s.reused_tokens:,} computed in {s.prompt_seconds:.2f} s ({looks.rate(s.prompt_rate)}/s)"),
+                ("answer", f"{s.answer_tokens:,} tokens in {s.answer_seconds:.2f} s ({looks.rate(s.answer_rate)}/s); ended by: {self.last.finish}")]
+        if s.dropped_tokens:
+            rows.insert(1, ("given up", f"{s.dropped_tokens:,} tokens, because the conversation changed there"))
+        self.figures(rows)
 
     def _restart(self, messages: list[dict]) -> None:
         self.session.close()
@@ -271,19 +282,20 @@ def chat(args) -> int:
                 if not interactive:
                     raise
                 talk.note("Ctrl-D or /exit leaves")
-            except (InvalidArgument, ContextFull, KvBudgetExceeded) as problem:
-                if not interactive:
+            except PllamaError as problem:          # the conversation can go on after most of them
+                if not interactive or isinstance(problem, Closed):
                     raise
-                looks.console().print(str(problem), style="red", markup=False)
+                looks.console().print(looks.clean(str(problem)), style="red", markup=False)
 
 
 def _greet(model) -> None:
     info, out = model.info, looks.console()
     name = os.path.basename(model.path)
-    out.print(f"[bold]{name}[/]  {looks.size(info.weights_bytes)}, {info.device}/{info.tier}, {info.n_threads} threads", highlight=False)
+    out.print(name, style="bold", markup=False)
+    out.print(f"{looks.size(info.weights_bytes)}, {info.device} {info.tier}, {info.n_threads} threads", style="dim", markup=False)
     if model.template_origin != "file":
         kind = "ChatML" if model.template_origin == "chatml" else "plain 'User:' and 'Assistant:' lines"
         out.print(f"This file has no chat template; {kind} will be used.", style="yellow", markup=False)
     if model.vocab.info.warning:
         out.print(looks.clean(model.vocab.info.warning), style="yellow", markup=False)
-    out.print("/help shows what can be typed; Ctrl-C stops an answer, Ctrl-D leaves.", style="dim", markup=False)
+    out.print("/help lists commands; Ctrl-C stops an answer.", style="dim", markup=False)

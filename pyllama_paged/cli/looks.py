@@ -4,6 +4,7 @@ What a person sees: sizes and rates in words, text that cannot play with the ter
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,7 +12,12 @@ import sys
 import unicodedata
 from typing import TextIO
 
-__all__ = ["Typist", "clean", "columns", "console", "count", "progress", "rate", "size"]
+try:
+    import termios
+except ImportError:             # a system without POSIX terminals
+    termios = None
+
+__all__ = ["Typist", "clean", "columns", "console", "count", "grid", "no_pipe_error", "progress", "rate", "silent_keyboard", "size"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -51,6 +57,35 @@ def console(stderr: bool = False):
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty())
+
+
+def grid(out, rows, styles=("bold",)) -> None:
+    """Rows of cells in aligned columns; the first column never wraps, the others do, within their column."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for i in range(len(rows[0])):
+        table.add_column(style=styles[i] if i < len(styles) else None, overflow="fold", no_wrap=i == 0 and len(rows[0]) == 2)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    out.print(table)
+
+
+@contextlib.contextmanager
+def silent_keyboard():
+    """While an answer is written, keys pressed (^C among them) do not show up in the middle of it."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    quiet = list(before)
+    quiet[3] &= ~(termios.ECHO | termios.ECHOCTL)       # the local modes
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def progress():

@@ -167,20 +167,7 @@ def _print_facts(facts: dict) -> None:
                 rows.append(("warning", vocab["warning"]))
     for kind, of in facts["tensor_types"].items():
         rows.append(("tensors", f"{of['n']} x {kind}, {looks.size(of['bytes'])}"))
-    _grid(out, rows, bold_first=True)
-
-
-def _grid(out, rows, bold_first=False) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2))
-    for i in range(len(rows[0])):
-        table.add_column(style="bold" if bold_first and i == 0 else "dim" if i and i < len(rows[0]) - 1 else None,
-                         overflow="fold", no_wrap=i == 0 and bold_first)
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    out.print(table)
+    looks.grid(out, rows)
 
 
 def _print_table(title: str, rows) -> None:
@@ -189,7 +176,7 @@ def _print_table(title: str, rows) -> None:
     if not rows:
         return
     if out.is_terminal:
-        _grid(out, rows)
+        looks.grid(out, rows, (None, "dim"))
     else:
         for row in rows:
             print("  ".join(row))
@@ -208,5 +195,5 @@ def devices(args) -> int:
     rows = [("device", "cpu"), ("kernels", facts["tier"] + (f" (forced by PLP_CPU={facts['forced']})" if facts["forced"] else "")),
             ("features", " ".join(facts["features"])), ("threads", f"{facts['threads']}: {facts['threads_reason']}"),
             ("memory", looks.size(facts["memory"]))]
-    _grid(looks.console(), rows, bold_first=True)
+    looks.grid(looks.console(), rows)
     return 0
