@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ._native import Handle, call, ffi, lib, text_of
-from .errors import InvalidArgument, NumericError, TemplateError
+from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
 from .memory import Counters, Memory
 from .vocab import Vocab, token_array
 
@@ -141,7 +141,12 @@ class Model:
             keep.append(ffi.new("char[]", os.fsencode(spill_dir)))
             o.spill_dir = keep[1]
         out = ffi.new("plp_engine **")
-        call(lib.plp_engine_open, out, os.fsencode(path), o)
+        try:
+            call(lib.plp_engine_open, out, os.fsencode(path), o)
+        except (ModelFileError, UnsupportedModel) as problem:
+            # Some of these are about a tensor or a key; whoever opens several files wants to know of which.
+            file = os.path.basename(path)
+            raise problem if file in str(problem) else type(problem)(f"{file}: {problem}") from None
         return cls(out[0], str(path))
 
     # ---- closing

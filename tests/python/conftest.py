@@ -22,7 +22,7 @@ from pyllama_paged import Model                     # noqa: E402
 
 SMOL = Path(os.environ.get("PLP_MODEL") or ROOT / "models" / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf")
 SHARED = Path(os.environ.get("PLP_SHARED") or ROOT.parent / "shared")
-USER = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+THREADS = int(os.environ.get("PLP_TEST_THREADS") or 0)      # fewer, where the machine has other work too
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def smol_path():
 
 @pytest.fixture(scope="session")
 def smol(smol_path):
-    with Model.open(smol_path) as model:
+    with Model.open(smol_path, threads=THREADS) as model:
         yield model
 
 
