@@ -109,6 +109,9 @@ typedef struct plp_ops {
     void (*softcap)(plp_backend *b, float *y, float cap, size_t n);     /* cap * tanh(y / cap) */
     /* y[i] = x[rows[i]], rows of `width`; rows are host memory */
     void (*gather)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, uint32_t n);
+    /* y[rows[i]] += scale[i] * x[i], multiplied and added apart; rows differ from each other; rows and scale
+     * are host memory. For models with experts; NULL: they cannot run. */
+    void (*scatter_add)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *scale, uint32_t n);
     void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
 } plp_ops;
 

@@ -106,7 +106,7 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
         return s;
     e->max_tokens = e->options.chunk_len > PLP_LOGIT_ROWS ? e->options.chunk_len : PLP_LOGIT_ROWS;
     const plp_model_options mo = { .max_tokens = e->max_tokens, .block_len = e->options.block_len,
-                                   .kv_format = e->options.kv_format };
+                                   .kv_format = e->options.kv_format, .context_limit = e->options.context_limit };
     if ((s = plp_model_open(&e->model, e->file, e->backend, &mo, err)) < 0)
         return s;
     plp_vocab_info vi;

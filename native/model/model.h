@@ -1,10 +1,14 @@
 /*
  * model/model.h - a loaded model: what the file says about its shape, its tensors bound by name, its pass
  *
- * weights.c    hyperparameters and tensors from the file, every name, shape and type checked
- * rope.c       frequencies with linear, YaRN and Llama-3 scaling, and cos/sin tables of a batch
- * decoder.c    the pre-norm decoder family in reading order
- * archs.def    which name runs which family
+ * archs.def    one row per architecture: how it differs from the plain decoder
+ * open.c       from a file to a model: the row, work space, close
+ * shape.c      hyperparameters and which layer has which window, rope and experts
+ * weights.c    tensors by name, every shape and type checked, none left over
+ * rope.c       frequencies with linear, YaRN, LongRoPE and Llama-3 scaling, and cos/sin tables of a batch
+ * decoder.c    the decoder family in reading order
+ * experts.c    the feed-forward of a mixture of experts
+ * logits.c     from hidden states to logits
  *
  * Shape    hidden states [n_tok][n_embd]; q [n_tok][n_heads * head_dim]; k, v [n_tok][n_kv_heads * head_dim]
  * Threads  plp_model_forward: the engine's leader only
@@ -15,8 +19,41 @@
 #include "backend/backend.h"
 #include "kernels/kernels.h"
 
-#define PLP_MAX_GROUPS 2u
-#define PLP_LOGIT_ROWS 16u                  /* rows of logits computed at once */
+#define PLP_MAX_GROUPS  2u
+#define PLP_MAX_LAYERS  1024u
+#define PLP_MAX_EXPERTS 512u
+#define PLP_LOGIT_ROWS  16u                 /* rows of logits computed at once */
+
+typedef struct plp_model plp_model;
+
+/* ---- what an architecture is ---- */
+
+enum plp_norms   { PLP_NORM_PRE, PLP_NORM_POST, PLP_NORM_BOTH };    /* before a step, on its result, both */
+enum plp_qk_norm { PLP_QK_NORM_NONE, PLP_QK_NORM_HEAD, PLP_QK_NORM_WHOLE };     /* per head, or over all of them */
+
+typedef struct plp_arch {
+    const char *name;
+    void      (*forward)(plp_model *m, const plp_batch *batch);
+    int         rope_kind, act;             /* plp_rope_kind, plp_act */
+    int         norms, qk_norm;
+    bool        layer_norm;                 /* mean subtracted, with biases; else RMS */
+    bool        plain_mlp;                  /* down(act(up)); else down(act(gate) * up) */
+    bool        embed_sqrt;                 /* embeddings times sqrt(n_embd) */
+    bool        sinks;                      /* a logit per head that takes attention and gives nothing */
+    bool        route_all;                  /* experts weighted by the softmax over all; else over the chosen */
+    bool        local_rope;                 /* windowed layers rotate without scaling, by base local_base (0: the same) */
+    float       local_base;
+    bool        smooth_yarn;                /* YaRN's ramp begins and ends between dimensions */
+    uint32_t    window;                     /* where the file names none */
+    float       attn_softcap, logit_softcap;        /* likewise */
+    uint32_t    full_every;                 /* with a window: every n-th layer sees everything; 0: none does */
+    uint32_t    no_rope_every;              /* every n-th layer is without positions; 0: none is */
+    bool        no_rope_full;               /* with a window: layers that see everything are without positions */
+    uint32_t    wide_query_layers;          /* at this depth scores are scaled by n_embd / n_heads, not head_dim */
+    const char *ffn_norm_name;              /* where it is not ffn_norm */
+} plp_arch;
+
+/* ---- a model ---- */
 
 typedef struct plp_rope {
     uint32_t n_rot;
@@ -25,48 +62,74 @@ typedef struct plp_rope {
     double  *inv_freq;                      /* [n_rot / 2] */
 } plp_rope;
 
-/* The layers that share one attention window, and so one kind of block. */
+/* Which frequencies a file's rope.* keys are read for. */
+typedef struct plp_rope_spec {
+    const char *arch;
+    uint32_t    head_dim, context_limit;    /* LongRoPE has other divisors beyond the original context */
+    int         kind;
+    bool        smooth_yarn;
+    bool        unscaled;                   /* plain frequencies by `base` (0: the file's) */
+    float       base;
+} plp_rope_spec;
+
+/* The layers that share one attention window, and so one kind of block. Group 0 has the layers with full
+ * attention; where all layers are windowed, those. */
 typedef struct plp_group {
     uint32_t window;                        /* 0: everything */
     uint32_t n_layers;
 } plp_group;
 
-typedef struct plp_layer {
-    plp_weight attn_norm, wq, wk, wv, wo, bq, bk, bv;
-    plp_weight ffn_norm, w_gate, w_up, w_down;
-    uint32_t   group, index;                /* index: within the group */
-} plp_layer;
+enum { PLP_NO_ROPE = -1 };
 
-typedef struct plp_model plp_model;
+typedef struct plp_expert { plp_weight gate, up, down, b_gate, b_up, b_down; } plp_expert;
+
+typedef struct plp_layer {
+    plp_weight attn_norm, attn_norm_b, attn_post_norm, wq, wk, wv, wo, bq, bk, bv, bo, q_norm, k_norm, sinks;
+    plp_weight ffn_norm, ffn_norm_b, ffn_post_norm, w_gate, w_up, w_down, b_gate, b_up, b_down;
+    plp_weight router, router_b;            /* a mixture of experts: these instead of w_gate, w_up, w_down */
+    plp_expert *experts;                    /* [n_experts] */
+    plp_expert shared;                      /* runs for every token */
+    plp_weight shared_gate;                 /* its weight is the sigmoid of this row's product */
+    uint32_t   group, index;                /* index: within the group */
+    int        rope;                        /* which of the model's, or PLP_NO_ROPE */
+} plp_layer;
 
 struct plp_model {
     plp_backend    *backend;
     const plp_file *file;
+    const plp_arch *arch;
     char            architecture[40];
-    void          (*forward)(plp_model *m, const plp_batch *batch);
 
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, context_train;
+    uint32_t n_experts, n_chosen, n_ff_expert, n_ff_shared;     /* n_experts 0: dense */
+    bool     route_all;
     uint32_t block_len;                     /* of the KV blocks it will see */
     int32_t  kv_format;
-    float    eps, attn_scale;
-    plp_rope rope;
+    float    eps, attn_scale, attn_softcap;                     /* a cap of 0: none */
+    float    embed_scale, residual_scale, expert_scale, logit_scale, logit_softcap;
+    uint32_t n_ropes;
+    plp_rope rope[2];                       /* of full layers, of windowed ones */
     uint32_t n_groups;
     plp_group group[PLP_MAX_GROUPS];
 
-    plp_weight embed, output, output_norm;
+    plp_weight embed, output, output_norm, output_norm_b, output_b;
     plp_layer *layers;                      /* [n_layers] */
     uint64_t   weights_bytes, n_params;
 
-    /* Work space for max_tokens, in backend memory; cs_host in plain memory. */
+    /* Work space for max_tokens, in backend memory; what the host reads or writes in plain memory. */
     uint32_t max_tokens;
-    float   *x, *xn, *q, *k, *v, *attn, *gate, *up, *cs, *logits;
+    float   *x, *xn, *q, *k, *v, *attn, *gate, *up, *y, *logits;
+    float   *cs[2];                         /* by rope */
     float   *cs_host;
+    float   *route, *expert_x, *expert_y;   /* [max_tokens][n_experts], [max_tokens][n_embd] twice */
+    struct plp_routing *routing;
 };
 
 typedef struct plp_model_options {
     uint32_t max_tokens;                    /* the largest batch */
     uint32_t block_len;
     int32_t  kv_format;
+    uint32_t context_limit;                 /* 0: the model's own */
 } plp_model_options;
 
 /* The file and the backend must outlive the model. */
@@ -77,14 +140,30 @@ void       plp_model_forward(plp_model *m, const plp_batch *batch);
 /* Bytes of one block of a group: format PLP_KV_F16 for open blocks, or the sealed one. */
 size_t     plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_format);
 
-/* For the families' files. Final norm and output matrix for the rows whose logits are wanted. */
-void       plp_model_logits(plp_model *m, const plp_batch *batch);
-plp_status plp_rope_open(plp_rope *r, const plp_file *f, const char *arch, uint32_t head_dim, int kind, plp_error *err);
+/* ---- for this folder ---- */
+
+#define PLP_OPS(call, ...) m->backend->ops->call(m->backend, __VA_ARGS__)
+
+plp_status plp_model_read_shape(plp_model *m, plp_error *err);                     /* fills the counts and scales */
+plp_status plp_model_assign_layers(plp_model *m, plp_error *err);                  /* windows and ropes; layers are there */
+plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err);          /* tensors; *max_k: the widest input */
+
+plp_status plp_rope_open(plp_rope *r, const plp_file *f, const plp_rope_spec *spec, plp_error *err);
 void       plp_rope_close(plp_rope *r);
 /* cos and sin of each token: cs [n][n_rot/2][2] */
 void       plp_rope_table(const plp_rope *r, const int32_t *pos, uint32_t n, float *cs);
 
-#define ARCH(name, family, rope) void plp_forward_##family(plp_model *m, const plp_batch *batch);
+plp_status plp_experts_open(plp_model *m, plp_error *err);      /* work space of n_experts > 0 */
+void       plp_experts_close(plp_model *m);
+/* y = the layer's mixture for x, both [n][n_embd] in backend memory */
+void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, float *out, uint32_t n);
+
+/* Final norm and output matrix for the rows whose logits are wanted. */
+void       plp_model_logits(plp_model *m, const plp_batch *batch);
+/* y = norm(x), rows of n; RMS or layer norm as the architecture has it. x may be y. */
+void       plp_model_norm(plp_model *m, float *y, const float *x, const plp_weight *w, const plp_weight *b, uint32_t n_rows, uint32_t n);
+
+#define ARCH(name, models, since, family, ...) void plp_forward_##family(plp_model *m, const plp_batch *batch);
 #include "model/archs.def"
 #undef ARCH
 

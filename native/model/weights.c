@@ -1,273 +1,371 @@
 /*
- * model/weights.c - from a file to a model: hyperparameters, tensors by name, work space
+ * model/weights.c - tensors by name: every shape follows from the counts, every type is one that runs
  *
- * Nothing is taken on trust: every count is bounded, every tensor's shape follows from the counts, and a
- * missing or odd one is an error that names it. Optional tensors stay empty (data NULL).
+ * A missing or odd tensor is an error that names it. Optional ones stay empty (data NULL). A tensor that
+ * nothing asked for is an error too: the file then holds a variant of its architecture whose results
+ * would silently be wrong.
+ *
+ * Fused matrices and stacked experts are bound as views, each a tensor of its own to the backend.
  */
 #include "model/model.h"
 #include "base/mem.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-static const struct arch {
-    const char *name;
-    void (*forward)(plp_model *m, const plp_batch *batch);
-    int rope_kind;
-} archs[] = {
-#define ARCH(name, family, rope) { name, plp_forward_##family, rope },
-#include "model/archs.def"
-#undef ARCH
-};
-
-static void supported(char *out, size_t n)
-{
-    size_t used = 0;
-    out[0] = 0;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs && used < n; i++)
-        used += (size_t)snprintf(out + used, n - used, "%s%s", i ? ", " : "", archs[i].name);
-}
-
-/* ---- hyperparameters ---- */
-
-typedef struct loader {
-    plp_model      *m;
-    const plp_file *f;
-    plp_error      *err;
-    uint32_t        max_k;
-} loader;
-
-static plp_status count(const loader *l, const char *rest, uint32_t fallback, uint32_t most, uint32_t *out)
-{
-    char name[128];
-    snprintf(name, sizeof name, "%s.%s", l->m->architecture, rest);
-    const plp_status s = plp_meta_u32(l->f, name, fallback, out, l->err);
-    if (s < 0)
-        return s;
-    if (*out == 0 && fallback == 0)
-        return plp_fail(l->err, PLP_E_FILE, "%s is missing or 0; the file does not describe its model", name);
-    if (*out == 0 || *out > most)
-        return plp_fail(l->err, PLP_E_FILE, "%s is %u; 1 to %u are possible", name, *out, most);
-    return PLP_OK;
-}
-
-static plp_status read_shape(loader *l)
-{
-    plp_model *m = l->m;
-    char name[128];
-    plp_status s;
-
-    if ((s = count(l, "block_count", 0, 1024, &m->n_layers)) < 0 ||
-        (s = count(l, "embedding_length", 0, 1u << 17, &m->n_embd)) < 0 ||
-        (s = count(l, "feed_forward_length", 0, 1u << 20, &m->n_ff)) < 0 ||
-        (s = count(l, "attention.head_count", 0, 1024, &m->n_heads)) < 0 ||
-        (s = count(l, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads)) < 0 ||
-        (s = count(l, "context_length", 0, 1u << 30, &m->context_train)) < 0 ||
-        (s = count(l, "attention.key_length", m->n_embd / m->n_heads ? m->n_embd / m->n_heads : 1, 256, &m->head_dim)) < 0)
-        return s;
-    snprintf(name, sizeof name, "%s.attention.layer_norm_rms_epsilon", m->architecture);
-    if ((s = plp_meta_f32(l->f, name, 1e-5f, &m->eps, l->err)) < 0)
-        return s;
-    if (!(m->eps >= 0) || !isfinite(m->eps))
-        return plp_fail(l->err, PLP_E_FILE, "%s is %g; a small positive number is needed", name, m->eps);
-    if (m->n_heads % m->n_kv_heads)
-        return plp_fail(l->err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, m->n_kv_heads);
-    if (m->head_dim % 16 || m->head_dim > 256)
-        return plp_fail(l->err, PLP_E_UNSUPPORTED, "heads of %u dimensions; multiples of 16 up to 256 are run", m->head_dim);
-    m->attn_scale = 1.0f / sqrtf((float)m->head_dim);
-    return PLP_OK;
-}
-
-/* ---- tensors ---- */
 
 enum { MUST, MAY };
 
-/* A matrix [rows][k] (rows 0: a vector [k] in F32) called by the format. */
-__attribute__((format(printf, 6, 7)))
-static plp_status bind(loader *l, plp_weight *out, int need, uint32_t rows, uint32_t k, const char *format, ...)
-{
-    char name[96];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(name, sizeof name, format, args);
-    va_end(args);
+typedef struct binder {
+    plp_model   *m;
+    plp_error   *err;
+    uint32_t     max_k, layer;
+    const char **used;                      /* [n_used]: names of tensors, as the file's own pointers */
+    uint64_t     n_used, n_tensors;
+} binder;
 
-    const plp_tensor *t = plp_file_tensor_named(l->f, name);
-    if (!t)
-        return need == MAY ? PLP_OK : plp_fail(l->err, PLP_E_FILE, "tensor %s is missing; the file is not a whole %s model",
-                                               name, l->m->architecture);
-    const uint64_t want_rows = rows ? rows : 1, want_dims = rows ? 2 : 1;
-    bool fits = t->dims[0] == k && t->dims[1] == want_rows && t->dims[2] == 1 && t->dims[3] == 1;
-    if (!fits)
-        return plp_fail(l->err, PLP_E_FILE, "tensor %s is [%llu, %llu, %llu, %llu]; [%u%s%.0u] was expected", name,
-                        (unsigned long long)t->dims[0], (unsigned long long)t->dims[1], (unsigned long long)t->dims[2],
-                        (unsigned long long)t->dims[3], k, want_dims == 2 ? ", " : "", rows);
-    const plp_type_info *type = plp_type_get(t->type);
-    if (!type)
-        return plp_fail(l->err, PLP_E_UNSUPPORTED, "tensor %s has type %d (%s), which is not run", name, t->type, plp_type_name(t->type));
-    if (!rows && t->type != PLP_TYPE_F32)
-        return plp_fail(l->err, PLP_E_UNSUPPORTED, "tensor %s is a vector of type %s; F32 is run", name, type->name);
-    if (!t->data)
-        return plp_fail(l->err, PLP_E_FILE, "tensor %s lies past the end of the file", name);
-    if (((uintptr_t)t->data & 3) && t->type == PLP_TYPE_F32)
-        return plp_fail(l->err, PLP_E_FILE, "tensor %s is not aligned to 4 bytes", name);
-    if (rows && k > l->max_k)
-        l->max_k = k;
-    l->m->weights_bytes += t->n_bytes;
-    l->m->n_params += (uint64_t)k * want_rows;
-    return l->m->backend->ops->weight(l->m->backend, t, out, l->err);
+/* A tensor name: `layer` counts where the format has a %u. */
+static const char *name_of(const binder *b, char *out, size_t n, const char *format)
+{
+    if (!strncmp(format, "blk.%u.", 7))
+        snprintf(out, n, "blk.%u.%s", b->layer, format + 7);
+    else
+        snprintf(out, n, "%s", format);
+    return out;
 }
 
-static plp_status bind_layer(loader *l, uint32_t i)
+static bool present(const binder *b, const char *format)
 {
-    plp_model *m = l->m;
-    plp_layer *y = &m->layers[i];
-    const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
-    plp_status s;
+    char name[96];
+    return plp_file_tensor_named(b->m->file, name_of(b, name, sizeof name, format)) != NULL;
+}
 
-    y->index = i;
-    if ((s = bind(l, &y->attn_norm, MUST, 0, d, "blk.%u.attn_norm.weight", i)) < 0 ||
-        (s = bind(l, &y->wq, MUST, nq, d, "blk.%u.attn_q.weight", i)) < 0 ||
-        (s = bind(l, &y->wk, MUST, nkv, d, "blk.%u.attn_k.weight", i)) < 0 ||
-        (s = bind(l, &y->wv, MUST, nkv, d, "blk.%u.attn_v.weight", i)) < 0 ||
-        (s = bind(l, &y->wo, MUST, d, nq, "blk.%u.attn_output.weight", i)) < 0 ||
-        (s = bind(l, &y->bq, MAY, 0, nq, "blk.%u.attn_q.bias", i)) < 0 ||
-        (s = bind(l, &y->bk, MAY, 0, nkv, "blk.%u.attn_k.bias", i)) < 0 ||
-        (s = bind(l, &y->bv, MAY, 0, nkv, "blk.%u.attn_v.bias", i)) < 0 ||
-        (s = bind(l, &y->ffn_norm, MUST, 0, d, "blk.%u.ffn_norm.weight", i)) < 0 ||
-        (s = bind(l, &y->w_gate, MUST, m->n_ff, d, "blk.%u.ffn_gate.weight", i)) < 0 ||
-        (s = bind(l, &y->w_up, MUST, m->n_ff, d, "blk.%u.ffn_up.weight", i)) < 0 ||
-        (s = bind(l, &y->w_down, MUST, d, m->n_ff, "blk.%u.ffn_down.weight", i)) < 0)
-        return s;
+/* The tensor [stack][rows][k]; rows 0: a vector [k]; stack 0: a matrix. *out NULL if it may be missing and is. */
+static plp_status find(binder *b, const plp_tensor **out, int need, uint32_t stack, uint32_t rows, uint32_t k, const char *format)
+{
+    char name[96];
+    const plp_tensor *t = plp_file_tensor_named(b->m->file, name_of(b, name, sizeof name, format));
+
+    *out = NULL;
+    if (!t)
+        return need == MAY ? PLP_OK : plp_fail(b->err, PLP_E_FILE, "tensor %s is missing; the file is not a whole %s model",
+                                               name, b->m->architecture);
+    const uint64_t want[4] = { k, rows ? rows : 1, stack ? stack : 1, 1 };
+    for (int i = 0; i < 4; i++)
+        if (t->dims[i] != want[i])
+            return plp_fail(b->err, PLP_E_FILE, "tensor %s is [%llu, %llu, %llu, %llu]; [%llu, %llu, %llu, 1] was expected", name,
+                            (unsigned long long)t->dims[0], (unsigned long long)t->dims[1], (unsigned long long)t->dims[2],
+                            (unsigned long long)t->dims[3], (unsigned long long)want[0], (unsigned long long)want[1],
+                            (unsigned long long)want[2]);
+    const plp_type_info *type = plp_type_get(t->type);
+    if (!type)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s has type %d (%s), which is not run", name, t->type, plp_type_name(t->type));
+    if (!rows && t->type != PLP_TYPE_F32)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s is a vector of type %s; F32 is run", name, type->name);
+    if (!t->data)
+        return plp_fail(b->err, PLP_E_FILE, "tensor %s lies past the end of the file", name);
+    if (((uintptr_t)t->data & 3) && t->type == PLP_TYPE_F32)
+        return plp_fail(b->err, PLP_E_FILE, "tensor %s is not aligned to 4 bytes", name);
+    if (b->n_used == b->n_tensors)          /* more than the file has: one was bound twice */
+        return plp_fail(b->err, PLP_E_FILE, "tensor %s is needed twice", name);
+    b->used[b->n_used++] = t->name;
+    if (rows && k > b->max_k)
+        b->max_k = k;
+    b->m->weights_bytes += t->n_bytes;
+    b->m->n_params += want[0] * want[1] * want[2];
+    *out = t;
     return PLP_OK;
 }
 
-static plp_status bind_all(loader *l)
+/* Rows [row0, row0 + rows) of matrix `i` of a stack whose matrices have `of` rows each. */
+static plp_status view(binder *b, plp_weight *out, const plp_tensor *t, uint64_t i, uint32_t of, uint32_t row0, uint32_t rows)
 {
-    plp_model *m = l->m;
-    const plp_tensor *embed = plp_file_tensor_named(l->f, "token_embd.weight");
+    plp_tensor part = *t;
+    part.n_dims = rows > 1 ? 2 : 1;
+    part.dims[1] = rows;
+    part.dims[2] = 1;
+    part.n_bytes = rows * t->row_bytes;
+    part.data = (const char *)t->data + (i * of + row0) * t->row_bytes;
+    return b->m->backend->ops->weight(b->m->backend, &part, out, b->err);
+}
+
+static plp_status bind(binder *b, plp_weight *out, int need, uint32_t rows, uint32_t k, const char *format)
+{
+    const plp_tensor *t;
+    const plp_status s = find(b, &t, need, 0, rows, k, format);
+    return s < 0 || !t ? s : b->m->backend->ops->weight(b->m->backend, t, out, b->err);
+}
+
+/* One tensor whose rows (or, k 0, elements) are those of n weights, one after the other. */
+static plp_status bind_parts(binder *b, plp_weight *const *out, const uint32_t *rows, uint32_t n, int need, uint32_t k, const char *format)
+{
+    const plp_tensor *t;
+    uint32_t total = 0, at = 0;
+    plp_status s;
+
+    for (uint32_t i = 0; i < n; i++)
+        total += rows[i];
+    s = k ? find(b, &t, need, 0, total, k, format) : find(b, &t, need, 0, 0, total, format);
+    for (uint32_t i = 0; s >= 0 && t && i < n; at += rows[i++]) {
+        if (k) {
+            s = view(b, out[i], t, 0, total, at, rows[i]);
+        } else {
+            plp_tensor part = *t;
+            part.dims[0] = rows[i];
+            part.n_bytes = part.row_bytes = rows[i] * sizeof(float);
+            part.data = (const float *)t->data + at;
+            s = b->m->backend->ops->weight(b->m->backend, &part, out[i], b->err);
+        }
+    }
+    return s;
+}
+
+/* ---- attention ---- */
+
+static plp_status bind_qkv(binder *b, plp_layer *y)
+{
+    const plp_model *m = b->m;
+    const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
+    const uint32_t rows[] = { nq, nkv, nkv };
+    plp_status s;
+
+    if (present(b, "blk.%u.attn_qkv.weight")) {
+        if ((s = bind_parts(b, (plp_weight *[]){ &y->wq, &y->wk, &y->wv }, rows, 3, MUST, d, "blk.%u.attn_qkv.weight")) < 0)
+            return s;
+        return bind_parts(b, (plp_weight *[]){ &y->bq, &y->bk, &y->bv }, rows, 3, MAY, 0, "blk.%u.attn_qkv.bias");
+    }
+    if ((s = bind(b, &y->wq, MUST, nq, d, "blk.%u.attn_q.weight")) < 0 ||
+        (s = bind(b, &y->wk, MUST, nkv, d, "blk.%u.attn_k.weight")) < 0 ||
+        (s = bind(b, &y->wv, MUST, nkv, d, "blk.%u.attn_v.weight")) < 0 ||
+        (s = bind(b, &y->bq, MAY, 0, nq, "blk.%u.attn_q.bias")) < 0 ||
+        (s = bind(b, &y->bk, MAY, 0, nkv, "blk.%u.attn_k.bias")) < 0)
+        return s;
+    return bind(b, &y->bv, MAY, 0, nkv, "blk.%u.attn_v.bias");
+}
+
+static plp_status bind_attention(binder *b, plp_layer *y)
+{
+    const plp_model *m = b->m;
+    const plp_arch *a = m->arch;
+    const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
+    const bool whole = a->qk_norm == PLP_QK_NORM_WHOLE;
+    plp_status s;
+
+    if (a->norms != PLP_NORM_POST && (s = bind(b, &y->attn_norm, MUST, 0, d, "blk.%u.attn_norm.weight")) < 0)
+        return s;
+    if (a->layer_norm && (s = bind(b, &y->attn_norm_b, MAY, 0, d, "blk.%u.attn_norm.bias")) < 0)
+        return s;
+    if (a->norms != PLP_NORM_PRE && (s = bind(b, &y->attn_post_norm, MUST, 0, d, "blk.%u.post_attention_norm.weight")) < 0)
+        return s;
+    if (a->qk_norm && ((s = bind(b, &y->q_norm, MUST, 0, whole ? nq : m->head_dim, "blk.%u.attn_q_norm.weight")) < 0 ||
+                       (s = bind(b, &y->k_norm, MUST, 0, whole ? nkv : m->head_dim, "blk.%u.attn_k_norm.weight")) < 0))
+        return s;
+    if (a->sinks && (s = bind(b, &y->sinks, MUST, 0, m->n_heads, "blk.%u.attn_sinks.weight")) < 0)
+        return s;
+    if ((s = bind_qkv(b, y)) < 0 || (s = bind(b, &y->wo, MUST, d, nq, "blk.%u.attn_output.weight")) < 0)
+        return s;
+    return bind(b, &y->bo, MAY, 0, d, "blk.%u.attn_output.bias");
+}
+
+/* ---- feed-forward ---- */
+
+static plp_status bind_dense(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd, ff = b->m->n_ff;
+    const bool gated = !b->m->arch->plain_mlp, fused = gated && !present(b, "blk.%u.ffn_gate.weight");
+    const uint32_t both[] = { ff, ff };
+    plp_status s;
+
+    if (!ff)
+        return plp_fail(b->err, PLP_E_FILE, "layer %u has no experts, and %s.feed_forward_length is missing", b->layer, b->m->architecture);
+    if (fused) {
+        if ((s = bind_parts(b, (plp_weight *[]){ &y->w_gate, &y->w_up }, both, 2, MUST, d, "blk.%u.ffn_up.weight")) < 0 ||
+            (s = bind_parts(b, (plp_weight *[]){ &y->b_gate, &y->b_up }, both, 2, MAY, 0, "blk.%u.ffn_up.bias")) < 0)
+            return s;
+    } else {
+        if (gated && ((s = bind(b, &y->w_gate, MUST, ff, d, "blk.%u.ffn_gate.weight")) < 0 ||
+                      (s = bind(b, &y->b_gate, MAY, 0, ff, "blk.%u.ffn_gate.bias")) < 0))
+            return s;
+        if ((s = bind(b, &y->w_up, MUST, ff, d, "blk.%u.ffn_up.weight")) < 0 ||
+            (s = bind(b, &y->b_up, MAY, 0, ff, "blk.%u.ffn_up.bias")) < 0)
+            return s;
+    }
+    if ((s = bind(b, &y->w_down, MUST, d, ff, "blk.%u.ffn_down.weight")) < 0)
+        return s;
+    return bind(b, &y->b_down, MAY, 0, d, "blk.%u.ffn_down.bias");
+}
+
+/* A width that the metadata may leave out: then it is the first such tensor's. */
+static plp_status width_of(binder *b, uint32_t *width, const char *format)
+{
+    char name[96];
+    const plp_tensor *t = plp_file_tensor_named(b->m->file, name_of(b, name, sizeof name, format));
+    if (*width || !t)
+        return PLP_OK;
+    if (t->dims[1] == 0 || t->dims[1] > 1u << 20)
+        return plp_fail(b->err, PLP_E_FILE, "tensor %s has %llu rows; 1 to 1,048,576 are possible", name, (unsigned long long)t->dims[1]);
+    *width = (uint32_t)t->dims[1];
+    return PLP_OK;
+}
+
+/* One stacked tensor into member `offset` of every expert. */
+static plp_status bind_stack(binder *b, plp_layer *y, size_t offset, int need, uint32_t rows, uint32_t k, const char *format)
+{
+    const uint32_t n = b->m->n_experts;
+    const plp_tensor *t;
+    /* Biases are [n][rows]: a stack of one row each. */
+    plp_status s = k ? find(b, &t, need, n, rows, k, format) : find(b, &t, need, 0, n, rows, format);
+
+    if (s >= 0 && t && !k && t->type != PLP_TYPE_F32)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s holds biases of type %s; F32 is run", t->name, plp_type_name(t->type));
+    for (uint32_t i = 0; s >= 0 && t && i < n; i++)
+        s = view(b, (plp_weight *)((char *)&y->experts[i] + offset), t, i, k ? rows : 1, 0, k ? rows : 1);
+    return s;
+}
+
+static plp_status bind_gate_and_up(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd, ff = b->m->n_ff_expert;
+    const plp_tensor *t;
+    plp_status s;
+
+    if (!present(b, "blk.%u.ffn_gate_up_exps.weight")) {
+        if ((s = bind_stack(b, y, offsetof(plp_expert, gate), MUST, ff, d, "blk.%u.ffn_gate_exps.weight")) < 0)
+            return s;
+        return bind_stack(b, y, offsetof(plp_expert, up), MUST, ff, d, "blk.%u.ffn_up_exps.weight");
+    }
+    s = find(b, &t, MUST, b->m->n_experts, 2 * ff, d, "blk.%u.ffn_gate_up_exps.weight");
+    for (uint32_t i = 0; s >= 0 && i < b->m->n_experts; i++)
+        if ((s = view(b, &y->experts[i].gate, t, i, 2 * ff, 0, ff)) >= 0)
+            s = view(b, &y->experts[i].up, t, i, 2 * ff, ff, ff);
+    return s;
+}
+
+static plp_status bind_shared(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd;
+    const uint32_t ff = b->m->n_ff_shared;
+    plp_status s;
+
+    if (!present(b, "blk.%u.ffn_up_shexp.weight"))
+        return PLP_OK;
+    if ((s = bind(b, &y->shared.gate, MUST, ff, d, "blk.%u.ffn_gate_shexp.weight")) < 0 ||
+        (s = bind(b, &y->shared.up, MUST, ff, d, "blk.%u.ffn_up_shexp.weight")) < 0 ||
+        (s = bind(b, &y->shared.down, MUST, d, ff, "blk.%u.ffn_down_shexp.weight")) < 0)
+        return s;
+    return bind(b, &y->shared_gate, MAY, 0, d, "blk.%u.ffn_gate_inp_shexp.weight");
+}
+
+static plp_status bind_experts(binder *b, plp_layer *y)
+{
+    plp_model *m = b->m;
+    const uint32_t d = m->n_embd;
+    plp_status s;
+
+    if ((s = width_of(b, &m->n_ff_expert, "blk.%u.ffn_up_exps.weight")) < 0 ||
+        (s = width_of(b, &m->n_ff_shared, "blk.%u.ffn_up_shexp.weight")) < 0)
+        return s;
+    if (!m->n_ff_expert)
+        m->n_ff_expert = m->n_ff;
+    if (!(y->experts = plp_zalloc(PLP_MEM_MODEL, m->n_experts, sizeof *y->experts)))
+        return plp_fail(b->err, PLP_E_NOMEM, "model: no memory for %u experts", m->n_experts);
+    if ((s = bind(b, &y->router, MUST, m->n_experts, d, "blk.%u.ffn_gate_inp.weight")) < 0 ||
+        (s = bind(b, &y->router_b, MAY, 0, m->n_experts, "blk.%u.ffn_gate_inp.bias")) < 0 ||
+        (s = bind_gate_and_up(b, y)) < 0 ||
+        (s = bind_stack(b, y, offsetof(plp_expert, down), MUST, d, m->n_ff_expert, "blk.%u.ffn_down_exps.weight")) < 0 ||
+        (s = bind_stack(b, y, offsetof(plp_expert, b_gate), MAY, m->n_ff_expert, 0, "blk.%u.ffn_gate_exps.bias")) < 0 ||
+        (s = bind_stack(b, y, offsetof(plp_expert, b_up), MAY, m->n_ff_expert, 0, "blk.%u.ffn_up_exps.bias")) < 0 ||
+        (s = bind_stack(b, y, offsetof(plp_expert, b_down), MAY, d, 0, "blk.%u.ffn_down_exps.bias")) < 0)
+        return s;
+    return bind_shared(b, y);
+}
+
+static plp_status bind_feed_forward(binder *b, plp_layer *y)
+{
+    const plp_arch *a = b->m->arch;
+    const uint32_t d = b->m->n_embd;
+    char norm[64];
+    plp_status s;
+
+    snprintf(norm, sizeof norm, "blk.%%u.%s.weight", a->ffn_norm_name ? a->ffn_norm_name : "ffn_norm");
+    if (a->norms != PLP_NORM_POST && (s = bind(b, &y->ffn_norm, MUST, 0, d, norm)) < 0)
+        return s;
+    if (a->layer_norm && (s = bind(b, &y->ffn_norm_b, MAY, 0, d, "blk.%u.ffn_norm.bias")) < 0)
+        return s;
+    if (a->norms != PLP_NORM_PRE && (s = bind(b, &y->ffn_post_norm, MUST, 0, d, "blk.%u.post_ffw_norm.weight")) < 0)
+        return s;
+    return b->m->n_experts && present(b, "blk.%u.ffn_gate_inp.weight") ? bind_experts(b, y) : bind_dense(b, y);
+}
+
+/* ---- the whole ---- */
+
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t p = (uintptr_t)*(const char *const *)a, q = (uintptr_t)*(const char *const *)b;
+    return p < q ? -1 : p > q;
+}
+
+/* rope.c reads the first three; old files store the frequencies that it computes. */
+static bool is_known(const char *name)
+{
+    return !strcmp(name, "rope_freqs.weight") || !strcmp(name, "rope_factors_long.weight") ||
+           !strcmp(name, "rope_factors_short.weight") || strstr(name, ".attn_rot_embd");
+}
+
+static plp_status none_left(binder *b)
+{
+    plp_tensor_info info;
+    plp_status s;
+
+    qsort(b->used, b->n_used, sizeof *b->used, by_address);
+    for (uint64_t i = 0; i < b->n_tensors; i++) {
+        if ((s = plp_file_tensor(b->m->file, i, &info, b->err)) < 0)
+            return s;
+        if (!is_known(info.name) && !bsearch(&info.name, b->used, b->n_used, sizeof *b->used, by_address))
+            return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s has no place in a %s model as it is run here; without it the "
+                            "results would be wrong", info.name, b->m->architecture);
+    }
+    return PLP_OK;
+}
+
+static plp_status bind_vocabulary(binder *b)
+{
+    plp_model *m = b->m;
+    const plp_tensor *embed = plp_file_tensor_named(m->file, "token_embd.weight");
     plp_status s;
 
     if (!embed)
-        return plp_fail(l->err, PLP_E_FILE, "tensor token_embd.weight is missing; the file holds no whole model");
+        return plp_fail(b->err, PLP_E_FILE, "tensor token_embd.weight is missing; the file holds no whole model");
     if (embed->dims[1] == 0 || embed->dims[1] > 1u << 24)
-        return plp_fail(l->err, PLP_E_FILE, "tensor token_embd.weight has %llu rows; a vocabulary of up to 16,777,216 is possible",
+        return plp_fail(b->err, PLP_E_FILE, "tensor token_embd.weight has %llu rows; a vocabulary of up to 16,777,216 is possible",
                         (unsigned long long)embed->dims[1]);
     m->n_vocab = (uint32_t)embed->dims[1];
-    if (!(m->layers = plp_zalloc(PLP_MEM_MODEL, m->n_layers, sizeof *m->layers)))
-        return plp_fail(l->err, PLP_E_NOMEM, "model: no memory for %u layers", m->n_layers);
-    if ((s = bind(l, &m->embed, MUST, m->n_vocab, m->n_embd, "token_embd.weight")) < 0 ||
-        (s = bind(l, &m->output_norm, MUST, 0, m->n_embd, "output_norm.weight")) < 0 ||
-        (s = bind(l, &m->output, MAY, m->n_vocab, m->n_embd, "output.weight")) < 0)
+    if ((s = bind(b, &m->embed, MUST, m->n_vocab, m->n_embd, "token_embd.weight")) < 0 ||
+        (s = bind(b, &m->output_norm, MUST, 0, m->n_embd, "output_norm.weight")) < 0 ||
+        (m->arch->layer_norm && (s = bind(b, &m->output_norm_b, MAY, 0, m->n_embd, "output_norm.bias")) < 0) ||
+        (s = bind(b, &m->output, MAY, m->n_vocab, m->n_embd, "output.weight")) < 0 ||
+        (s = bind(b, &m->output_b, MAY, 0, m->n_vocab, "output.bias")) < 0)
         return s;
     if (!m->output.data)                    /* tied */
         m->output = m->embed;
-    for (uint32_t i = 0; i < m->n_layers; i++)
-        if ((s = bind_layer(l, i)) < 0)
-            return s;
-    m->n_groups = 1;
-    m->group[0] = (plp_group){ .n_layers = m->n_layers };
     return PLP_OK;
 }
 
-/* ---- work space ---- */
-
-static plp_status make_room(loader *l)
+plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
 {
-    plp_model *m = l->m;
-    const size_t n = m->max_tokens, nq = (size_t)m->n_heads * m->head_dim, nkv = (size_t)m->n_kv_heads * m->head_dim;
-    const struct { float **p; size_t width; } rooms[] = {
-        { &m->x, m->n_embd }, { &m->xn, m->n_embd }, { &m->q, nq }, { &m->k, nkv }, { &m->v, nkv }, { &m->attn, nq },
-        { &m->gate, m->n_ff }, { &m->up, m->n_ff }, { &m->cs, m->rope.n_rot },
-    };
+    binder b = { .m = m, .err = err, .n_tensors = plp_file_n_tensors(m->file) };
     plp_status s;
 
-    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
-        if ((s = m->backend->ops->buffer(m->backend, n * rooms[i].width * sizeof(float), (void **)rooms[i].p, l->err)) < 0)
-            return s;
-    if ((s = m->backend->ops->buffer(m->backend, PLP_LOGIT_ROWS * (size_t)m->n_vocab * sizeof(float), (void **)&m->logits, l->err)) < 0)
-        return s;
-    if (!(m->cs_host = plp_alloc(PLP_MEM_SCRATCH, n * m->rope.n_rot, sizeof(float))))
-        return plp_fail(l->err, PLP_E_NOMEM, "model: no memory for %zu positions", n);
-    return m->backend->ops->plan(m->backend, &(plp_plan){ .max_tokens = m->max_tokens, .max_k = l->max_k, .n_heads = m->n_heads,
-                                 .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim }, l->err);
-}
-
-/* ---- open and close ---- */
-
-static plp_status find_arch(loader *l, const struct arch **out)
-{
-    char list[400];
-    plp_status s = plp_meta_str(l->f, "general.architecture", "", l->m->architecture, sizeof l->m->architecture, l->err);
-    if (s < 0)
-        return s;
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        if (!strcmp(archs[i].name, l->m->architecture)) {
-            *out = &archs[i];
-            return PLP_OK;
-        }
-    if (!l->m->architecture[0])
-        return plp_fail(l->err, PLP_E_FILE, "general.architecture is missing; the file does not say what model it holds");
-    supported(list, sizeof list);
-    return plp_fail(l->err, PLP_E_UNSUPPORTED, "architecture \"%s\" is not supported; these are: %s", l->m->architecture, list);
-}
-
-plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, const plp_model_options *o, plp_error *err)
-{
-    const struct arch *arch;
-    plp_status s;
-    plp_model *m = plp_zalloc(PLP_MEM_MODEL, 1, sizeof *m);
-    loader l = { .m = m, .f = f, .err = err };
-
-    if (!m)
-        return plp_fail(err, PLP_E_NOMEM, "model: no memory");
-    m->backend = b;
-    m->file = f;
-    m->max_tokens = o->max_tokens;
-    m->block_len = o->block_len;
-    m->kv_format = o->kv_format;
-    if ((s = find_arch(&l, &arch)) < 0 || (s = read_shape(&l)) < 0 || (s = bind_all(&l)) < 0 ||
-        (s = plp_rope_open(&m->rope, f, m->architecture, m->head_dim, arch->rope_kind, err)) < 0 || (s = make_room(&l)) < 0) {
-        plp_model_close(m);
-        return s;
-    }
-    m->forward = arch->forward;
-    *out = m;
-    return PLP_OK;
-}
-
-void plp_model_close(plp_model *m)
-{
-    if (!m)
-        return;
-    plp_rope_close(&m->rope);
-    plp_free(m->layers);
-    plp_free(m->cs_host);
-    plp_free(m);
-}
-
-/* A few rows at a time: logits are wide (0.5 MB a row for 128k tokens). xn and x are free by now. */
-void plp_model_logits(plp_model *m, const plp_batch *batch)
-{
-    const plp_ops *ops = m->backend->ops;
-    const size_t bytes = m->n_vocab * sizeof(float);
-
-    for (uint32_t i = 0; i < batch->n_out; i += PLP_LOGIT_ROWS) {
-        const uint32_t n = batch->n_out - i < PLP_LOGIT_ROWS ? batch->n_out - i : PLP_LOGIT_ROWS;
-        ops->gather(m->backend, m->xn, m->x, m->n_embd, batch->out_rows + i, n);
-        ops->rmsnorm(m->backend, m->xn, m->xn, m->n_embd, m->output_norm.data, n, m->n_embd, m->eps);
-        ops->linear(m->backend, &(plp_product){ &m->output, NULL, m->logits, m->n_vocab }, 1, m->xn, m->n_embd, n);
-        for (uint32_t t = 0; t < n; t++)
-            ops->download(m->backend, batch->out[i + t], m->logits + (size_t)t * m->n_vocab, bytes);
-    }
-}
-
-void plp_model_forward(plp_model *m, const plp_batch *batch) { m->forward(m, batch); }
-
-size_t plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_format)
-{
-    const size_t n = m->group[group].n_layers * (size_t)m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
-    return (n + 63) / 64 * 64;              /* the pool's alignment */
+    if (!(b.used = plp_alloc(PLP_MEM_MODEL, b.n_tensors + 1, sizeof *b.used)))
+        return plp_fail(err, PLP_E_NOMEM, "model: no memory for %llu names", (unsigned long long)b.n_tensors);
+    s = bind_vocabulary(&b);
+    for (; s >= 0 && b.layer < m->n_layers; b.layer++)
+        if ((s = bind_attention(&b, &m->layers[b.layer])) >= 0)
+            s = bind_feed_forward(&b, &m->layers[b.layer]);
+    if (s >= 0)
+        s = none_left(&b);
+    plp_free(b.used);
+    *max_k = b.max_k;
+    return s;
 }

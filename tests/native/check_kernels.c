@@ -389,6 +389,26 @@ static void check_glu(const plp_kernels *k)
     }
 }
 
+static void check_glu_limited(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        ref()->glu_limited(v.want, v.a, v.b, v.n);
+        k->glu_limited(v.got, v.a, v.b, v.n);
+        CHECK_VECTORS("glu_limited");
+    )
+    enum { N = 401 };
+    float *gate = guarded_floats(N, 0), *up = guarded_floats(N, 0), *y = guarded_floats(N, 0);
+    for (int i = 0; i < N; i++)                 /* both beyond their limits, at the ends */
+        gate[i] = (float)(i - N / 2) * 0.05f, up[i] = (float)(N / 2 - i) * 0.07f;
+    k->glu_limited(y, gate, up, N);
+    for (int i = 0; i < N; i++) {
+        const double g = fmin(gate[i], 7), u = fmax(fmin(up[i], 7), -7), want = g / (1 + exp(-1.702 * g)) * (1 + u);
+        CHECK(fabs(y[i] - want) <= 1e-6 * (fabs(g) * fabs(1 + u) + 1e-6), "%s glu_limited of %g, %g: %.9g, want %.9g", k->tier,
+              gate[i], up[i], y[i], want);
+    }
+    unguard_floats(gate, N), unguard_floats(up, N), unguard_floats(y, N);
+}
+
 static void check_add(const plp_kernels *k)
 {
     EACH_VECTOR(

@@ -164,7 +164,10 @@ static void rope(plp_backend *b, float *x, size_t ld, uint32_t n_heads, uint32_t
 
 static void glu_row(const rows_job *j, uint32_t i)
 {
-    j->c->k->glu(j->y + i * j->ld, j->x + i * j->ld, j->w ? j->w + i * j->ld : NULL, j->n, j->kind);
+    if (j->kind == PLP_ACT_SILU_LIMITED)
+        j->c->k->glu_limited(j->y + i * j->ld, j->x + i * j->ld, j->w + i * j->ld, j->n);
+    else
+        j->c->k->glu(j->y + i * j->ld, j->x + i * j->ld, j->w ? j->w + i * j->ld : NULL, j->n, j->kind);
 }
 
 static void glu(plp_backend *b, float *y, const float *gate, const float *up, size_t ld, uint32_t n_tok, uint32_t n, int act)
@@ -185,6 +188,20 @@ static void gather(plp_backend *b, float *y, const float *x, size_t width, const
 {
     for (uint32_t i = 0; i < n; i++)
         memcpy(y + i * width, x + (size_t)rows[i] * width, width * sizeof *y);
+}
+
+static void scatter_add_row(const rows_job *j, uint32_t i)
+{
+    float *y = j->y + (size_t)j->ids[i] * j->n;
+    const float *x = j->x + (size_t)i * j->n, a = j->w[i];
+    for (uint32_t d = 0; d < j->n; d++)
+        y[d] += a * x[d];
+}
+
+static void scatter_add(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *scale, uint32_t n)
+{
+    each_row(&(rows_job){ .c = cpu_of(b), .row = scatter_add_row, .n_rows = n, .n = (uint32_t)width, .y = y, .x = x,
+                          .ids = rows, .w = scale });
 }
 
 /* ---- open and close ---- */
@@ -208,7 +225,7 @@ static const plp_ops ops = {
     .buffer = buffer, .weight = weight, .upload = upload, .download = download,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
-    .softcap = softcap, .gather = gather, .copy_block = copy_block,
+    .softcap = softcap, .gather = gather, .scatter_add = scatter_add, .copy_block = copy_block,
 };
 
 plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err)

@@ -56,6 +56,14 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ki
     for (uint32_t i = 0; i < n; i++) y[i] = up ? act(gate[i], kind) * up[i] : act(gate[i], kind);
 }
 
+static void glu_limited(float *y, const float *gate, const float *up, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float g = gate[i] > 7 ? 7 : gate[i], u = up[i] > 7 ? 7 : up[i] < -7 ? -7 : up[i];
+        y[i] = g / (1.0f + plp_exp(-1.702f * g)) * (1.0f + u);
+    }
+}
+
 static void add(float *y, const float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) y[i] += x[i];
@@ -72,6 +80,7 @@ void plp_fill_ref_vector(plp_kernels *k)
     k->layernorm = layernorm;
     k->rope = rope;
     k->glu = glu;
+    k->glu_limited = glu_limited;
     k->add = add;
     k->scale = scale;
 }

@@ -1,0 +1,357 @@
+"""
+A tiny model of every supported architecture, with random weights, for comparison with transformers.
+
+    python -m models.architectures gemma3 -o gemma3.gguf --type Q8_0
+
+A case says three things about one model: how it is built (its shape and which parts it has), what a GGUF
+file calls that (metadata, names and layout as the usual converters write them), and the configuration
+with which transformers builds the same model. The weights come from the case's name through PCG64's raw
+stream, which numpy keeps stable for ever; this file needs only numpy and gguf. The truth computed by
+transformers lies in tests/golden/architectures, made by tests/golden/make_architecture_goldens.py.
+
+Matrices are [rows, k] here and in transformers' Linear; GGUF's dimensions are the reverse.
+"""
+import argparse
+import hashlib
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from gguf import GGMLQuantizationType as Type, GGUFValueType as V, GGUFWriter
+from gguf.quants import dequantize, quantize
+
+from .blocks import block_len
+from .vocabs import byte_vocab
+
+N_VOCAB = 300
+CONTEXT = 512
+N_TOKENS = 48                       # of the golden sequence: longer than every window here
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    arch: str                       # general.architecture
+    hf: str                         # transformers' model_type
+    config: dict = field(default_factory=dict)      # what transformers is told beyond the shape
+    meta: tuple = ()                # (key after the architecture, value, type): what the file says beyond the shape
+    n_layers: int = 2
+    n_embd: int = 64
+    n_ff: int = 96
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    head_dim: int = 16
+    n_rot: int = 0                  # 0: the whole head
+    rope_base: float = 10000.0
+    eps: float = 1e-5
+    tied: bool = False
+    norms: str = "pre"              # pre, post, both
+    layer_norm: bool = False
+    qk_norm: str = ""               # head, whole
+    ffn_norm: str = "ffn_norm"
+    biases: tuple = ()              # qkv, output, ffn
+    fused: tuple = ()               # qkv, ffn
+    plain_mlp: bool = False
+    sinks: bool = False
+    n_experts: int = 0
+    n_chosen: int = 0
+    n_ff_expert: int = 32
+    n_ff_shared: int = 0
+    shared_gate: bool = False
+    expert_type: str = ""           # the experts' tensor type, whatever the file's: values are representable in it
+    window: int = 0
+    embed_std: float = 1.0
+    paired: bool = False            # q and k rows lie pairwise, (0, n/2), (1, n/2 + 1) ...: rotations of neighbours
+    plus_one: bool = False          # transformers' norms multiply by 1 + w; files hold the sum
+    llama3: tuple = ()              # factor, low, high, original context
+    longrope: tuple = ()            # original context, attention factor
+    context_limit: int = 0          # to open it with
+
+    # ---- tensors
+
+    @cached_property
+    def shapes(self):
+        """Every tensor in file order: name -> shape."""
+        d, nq, nkv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        out = {"token_embd.weight": (N_VOCAB, d)}
+        for i in range(self.n_layers):
+            layer = {}
+            if self.norms != "post":
+                layer["attn_norm.weight"] = (d,)
+            if "qkv" in self.fused:
+                layer["attn_qkv.weight"] = (nq + 2 * nkv, d)
+            else:
+                layer |= {"attn_q.weight": (nq, d), "attn_k.weight": (nkv, d), "attn_v.weight": (nkv, d)}
+            layer["attn_output.weight"] = (d, nq)
+            if "qkv" in self.biases:
+                layer |= {"attn_q.bias": (nq,), "attn_k.bias": (nkv,), "attn_v.bias": (nkv,)}
+            if "output" in self.biases:
+                layer["attn_output.bias"] = (d,)
+            if self.qk_norm:
+                whole = self.qk_norm == "whole"
+                layer |= {"attn_q_norm.weight": (nq if whole else self.head_dim,),
+                          "attn_k_norm.weight": (nkv if whole else self.head_dim,)}
+            if self.sinks:
+                layer["attn_sinks.weight"] = (self.n_heads,)
+            if self.norms != "pre":
+                layer["post_attention_norm.weight"] = (d,)
+            if self.norms != "post":
+                layer[f"{self.ffn_norm}.weight"] = (d,)
+            layer |= self._feed_forward()
+            if self.norms != "pre":
+                layer["post_ffw_norm.weight"] = (d,)
+            if self.layer_norm:
+                layer |= {"attn_norm.bias": (d,), "ffn_norm.bias": (d,)}
+            out |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+        out["output_norm.weight"] = (d,)
+        if self.layer_norm:
+            out["output_norm.bias"] = (d,)
+        if not self.tied:
+            out["output.weight"] = (N_VOCAB, d)
+        return out
+
+    def _feed_forward(self):
+        d, ff, e = self.n_embd, self.n_ff, self.n_experts
+        if e:
+            out = {"ffn_gate_inp.weight": (e, d)}
+            out |= {f"ffn_{part}_exps.weight": (e, *dims) for part, dims in _gated(d, self.n_ff_expert).items()}
+            if "ffn" in self.biases:
+                out["ffn_gate_inp.bias"] = (e,)
+                out |= {f"ffn_{part}_exps.bias": (e, dims[0]) for part, dims in _gated(d, self.n_ff_expert).items()}
+            if self.n_ff_shared:
+                out |= {f"ffn_{part}_shexp.weight": dims for part, dims in _gated(d, self.n_ff_shared).items()}
+            if self.shared_gate:
+                out["ffn_gate_inp_shexp.weight"] = (d,)
+            return out
+        parts = _gated(d, ff)
+        if self.plain_mlp or "ffn" in self.fused:
+            del parts["gate"]
+        if "ffn" in self.fused:
+            parts["up"] = (2 * ff, d)
+        out = {f"ffn_{part}.weight": dims for part, dims in parts.items()}
+        if "ffn" in self.biases:
+            out |= {f"ffn_{part}.bias": dims[:1] for part, dims in parts.items()}
+        return out
+
+    def values(self):
+        """name -> float32 array, the same on every machine."""
+        return {name: self._value(name, shape) for name, shape in self.shapes.items()} | self._rope_tensors()
+
+    def _value(self, name, shape):
+        part = name.removesuffix(".weight")
+        size = math.prod(shape)
+        if name.endswith(".bias"):
+            return _uniform(self.name, name, size, -0.5, 0.5).reshape(shape)
+        if "norm" in part:
+            return _uniform(self.name, name, size, 0.5, 1.5).reshape(shape)
+        if name == "token_embd.weight":
+            std = self.embed_std
+        elif part.endswith("sinks"):
+            std = 1
+        elif "gate_inp" in part:    # spread, so that the choice of experts is no matter of rounding
+            std = 2 / math.sqrt(shape[-1])
+        else:                       # a product of a normalised row has values of about 1, a logit of about 2
+            std = (2 if name == "output.weight" else 1) / math.sqrt(shape[-1])
+        out = _uniform(self.name, name, size, -std * math.sqrt(3), std * math.sqrt(3)).reshape(shape)
+        if self.expert_type and "_exps" in part:
+            out = dequantize(quantize(out, Type[self.expert_type]), Type[self.expert_type]).reshape(shape).astype(np.float32)
+        return out
+
+    def _rope_tensors(self):
+        n = self.n_rot or self.head_dim
+        if self.llama3:
+            return {"rope_freqs.weight": llama3_divisors(self.rope_base, n, *self.llama3)}
+        if self.longrope:
+            half = n // 2
+            return {f"rope_factors_{kind}.weight": _uniform(self.name, kind, half, 1, most).round(3).astype(np.float32)
+                    for kind, most in (("long", 8), ("short", 1.5))}
+        return {}
+
+    def digest(self):
+        """Of the weights: a golden belongs to exactly these."""
+        h = hashlib.sha256()
+        for name, value in sorted(self.values().items()):
+            h.update(name.encode())
+            h.update(np.ascontiguousarray(value).tobytes())
+        return h.hexdigest()
+
+    # ---- the file
+
+    def fields(self):
+        """Metadata as (key, value, type)."""
+        out = [
+            ("block_count", self.n_layers, V.UINT32), ("context_length", CONTEXT, V.UINT32),
+            ("embedding_length", self.n_embd, V.UINT32), ("feed_forward_length", self.n_ff, V.UINT32),
+            ("attention.head_count", self.n_heads, V.UINT32), ("attention.head_count_kv", self.n_kv_heads, V.UINT32),
+            ("attention.key_length", self.head_dim, V.UINT32), ("attention.value_length", self.head_dim, V.UINT32),
+            ("rope.dimension_count", self.n_rot or self.head_dim, V.UINT32), ("rope.freq_base", self.rope_base, V.FLOAT32),
+            (f"attention.layer_norm_{'' if self.layer_norm else 'rms_'}epsilon", self.eps, V.FLOAT32),
+            ("vocab_size", N_VOCAB, V.UINT32),
+        ]
+        if self.window:
+            out.append(("attention.sliding_window", self.window, V.UINT32))
+        if self.n_experts:
+            out += [("expert_count", self.n_experts, V.UINT32), ("expert_used_count", self.n_chosen, V.UINT32)]
+        return [(f"{self.arch}.{key}", value, kind) for key, value, kind in [*out, *self.meta]]
+
+    def tensor_type(self, name, value, kind):
+        if value.ndim == 1 or name.endswith(".bias"):
+            return "F32"
+        if "_exps" in name and self.expert_type:
+            return self.expert_type
+        return "F32" if "gate_inp" in name else kind        # routers are not quantised
+
+    def write(self, path, kind="F32"):
+        w = GGUFWriter(path, self.arch)
+        w.add_name(self.name)
+        for key, value, value_type in self.fields():
+            w.add_key_value(key, value, value_type, sub_type=V.BOOL if value_type == V.ARRAY else None)
+        for key, value, value_type, element in byte_vocab(N_VOCAB).fields:
+            if value != []:         # gguf-py cannot write an empty array
+                w.add_key_value(key, value, value_type, sub_type=element)
+        for name, value in self.values().items():
+            of = self.tensor_type(name, value, kind)
+            if value.shape[-1] % block_len(of):
+                raise ValueError(f"{name}: rows of {value.shape[-1]} values are no whole blocks of {of}")
+            data = quantize(value, Type[of])
+            w.add_tensor(name, data, raw_dtype=Type[of])
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.write_tensors_to_file()
+        w.close()
+        return path
+
+    # ---- transformers
+
+    def hf_config(self):
+        """Keyword arguments of the configuration class."""
+        out = dict(
+            vocab_size=N_VOCAB, hidden_size=self.n_embd, intermediate_size=self.n_ff, num_hidden_layers=self.n_layers,
+            num_attention_heads=self.n_heads, num_key_value_heads=self.n_kv_heads, head_dim=self.head_dim,
+            max_position_embeddings=CONTEXT, tie_word_embeddings=self.tied, rms_norm_eps=self.eps,
+            rope_parameters={"rope_type": "default", "rope_theta": self.rope_base},
+            pad_token_id=None, bos_token_id=None, eos_token_id=None)
+        return out | self.config
+
+
+def _gated(d, ff):
+    return {"gate": (ff, d), "up": (ff, d), "down": (d, ff)}
+
+
+def _uniform(case, name, n, low, high):
+    """n float32 from [low, high): the upper 24 bits of PCG64's raw words."""
+    seed = int.from_bytes(hashlib.sha256(f"{case}/{name}".encode()).digest()[:8], "little")
+    unit = (np.random.PCG64(seed).random_raw(n) >> np.uint64(40)).astype(np.float64) / 2**24
+    return (low + (high - low) * unit).astype(np.float32)
+
+
+def llama3_divisors(base, n_rot, factor, low, high, original):
+    """Llama 3's rule as divisors of the plain frequencies, one per rotated pair."""
+    out = []
+    for i in range(n_rot // 2):
+        turns = original / (2 * math.pi * base ** (2 * i / n_rot))      # over the original context
+        smooth = min(max((turns - low) / (high - low), 0), 1)
+        out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, np.float32)
+
+
+def golden_tokens():
+    """The sequence that every golden is computed for."""
+    return (_uniform("golden", "tokens", N_TOKENS, 0, N_VOCAB)).astype(int).tolist()
+
+
+def _rope(base, **more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": base} | more}
+
+
+def _layer_types(n, full_every):
+    return ["full_attention" if full_every and (i + 1) % full_every == 0 else "sliding_attention" for i in range(n)]
+
+
+U, F, A = V.UINT32, V.FLOAT32, V.ARRAY
+GEMMA = dict(tied=True, eps=1e-6, plus_one=True, embed_std=0.125, head_dim=32)
+LONGROPE = dict(fused=("qkv", "ffn"), n_rot=8)
+LONGROPE_FACTOR = 1.25
+MOE = dict(n_experts=8, n_chosen=2)
+GRANITE = dict(embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.7, logits_scaling=0.8)
+GRANITE_META = (("embedding_scale", 3.0, F), ("attention.scale", 0.4, F), ("residual_scale", 0.7, F), ("logit_scale", 0.8, F))
+GPT_OSS = dict(
+    arch="gpt-oss", hf="gpt_oss", n_layers=2, head_dim=32, n_heads=4, n_kv_heads=2, rope_base=150000.0, window=16, sinks=True,
+    biases=("qkv", "output", "ffn"), ffn_norm="post_attention_norm", n_ff=64, n_ff_expert=64, n_experts=8, n_chosen=4,
+    config=dict(num_local_experts=8, num_experts_per_tok=4, sliding_window=16, layer_types=["sliding_attention", "full_attention"],
+                rope_parameters=dict(rope_type="yarn", rope_theta=150000.0, factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                                     truncate=False, original_max_position_embeddings=128)),
+    meta=(("rope.scaling.type", "yarn", V.STRING), ("rope.scaling.factor", 32.0, F),
+          ("rope.scaling.original_context_length", 128, U), ("expert_feed_forward_length", 64, U)))
+
+CASES = {c.name: c for c in (
+    Case("llama", "llama", "llama", paired=True, rope_base=500.0, llama3=(8.0, 1.0, 4.0, 64),
+         config=dict(rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+                                          high_freq_factor=4.0, original_max_position_embeddings=64))),
+    Case("llama-biases", "llama", "llama", paired=True, tied=True, embed_std=0.25, biases=("qkv", "output", "ffn"),
+         config=dict(attention_bias=True, mlp_bias=True)),
+    Case("mistral-window", "llama", "mistral", paired=True, window=16, head_dim=32, config=dict(sliding_window=16)),
+    Case("mixtral", "llama", "mixtral", paired=True, n_ff_expert=96, **MOE,
+         config=dict(num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
+    Case("qwen2", "qwen2", "qwen2", tied=True, embed_std=0.25, biases=("qkv",), eps=1e-6),
+    Case("qwen2moe", "qwen2moe", "qwen2_moe", biases=("qkv",), eps=1e-6, n_ff_shared=64, shared_gate=True, n_experts=8, n_chosen=3,
+         config=dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=64,
+                     norm_topk_prob=False),
+         meta=(("expert_feed_forward_length", 32, U), ("expert_shared_feed_forward_length", 64, U))),
+    Case("qwen3", "qwen3", "qwen3", tied=True, embed_std=0.25, qk_norm="head", head_dim=32, eps=1e-6, rope_base=1e6),
+    Case("qwen3moe", "qwen3moe", "qwen3_moe", qk_norm="head", head_dim=32, eps=1e-6, n_experts=8, n_chosen=3,
+         config=dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True),
+         meta=(("expert_feed_forward_length", 32, U),)),
+    Case("gemma", "gemma", "gemma", **GEMMA, n_kv_heads=1),
+    Case("gemma2", "gemma2", "gemma2", **GEMMA, norms="both", window=16,
+         config=dict(sliding_window=16, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=32,
+                     attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+         meta=(("attn_logit_softcapping", 2.0, F), ("final_logit_softcapping", 3.0, F))),
+    Case("gemma3", "gemma3", "gemma3_text", **GEMMA, n_layers=6, norms="both", qk_norm="head", window=16, rope_base=1e6,
+         config=dict(sliding_window=16, layer_types=_layer_types(6, 6), query_pre_attn_scalar=32, rope_parameters=dict(
+             full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+             sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+         meta=(("rope.scaling.type", "linear", V.STRING), ("rope.scaling.factor", 8.0, F))),
+    Case("phi3", "phi3", "phi3", fused=("qkv", "ffn"), window=20, config=dict(sliding_window=20)),
+    Case("phi3-longrope", "phi3", "phi3", **LONGROPE, longrope=(32, LONGROPE_FACTOR),
+         meta=(("rope.scaling.original_context_length", 32, U), ("rope.scaling.attn_factor", LONGROPE_FACTOR, F))),
+    Case("phi3-longrope-short", "phi3", "phi3", **LONGROPE, longrope=(64, LONGROPE_FACTOR), context_limit=64,
+         meta=(("rope.scaling.original_context_length", 64, U), ("rope.scaling.attn_factor", LONGROPE_FACTOR, F))),
+    Case("olmo2", "olmo2", "olmo2", norms="post", qk_norm="whole", rope_base=5e5, eps=1e-6),
+    Case("olmo3", "olmo2", "olmo3", n_layers=4, norms="post", qk_norm="whole", rope_base=5e5, eps=1e-6, window=16,
+         config=dict(sliding_window=16, layer_types=_layer_types(4, 4)),
+         meta=(("attention.sliding_window_pattern", [True, True, True, False], A),)),
+    Case("olmoe", "olmoe", "olmoe", qk_norm="whole", n_ff=32, n_experts=8, n_chosen=3,
+         config=dict(num_experts=8, num_experts_per_tok=3, norm_topk_prob=False)),
+    Case("granite", "granite", "granite", paired=True, tied=True, embed_std=0.25, config=GRANITE, meta=GRANITE_META),
+    Case("granitemoe", "granitemoe", "granitemoeshared", paired=True, embed_std=0.5, n_ff=32, n_ff_shared=64, **MOE,
+         config=dict(num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=64, **GRANITE),
+         meta=(*GRANITE_META, ("expert_shared_feed_forward_length", 64, U))),
+    Case("starcoder2", "starcoder2", "starcoder2", layer_norm=True, plain_mlp=True, biases=("qkv", "output", "ffn"), tied=True,
+         embed_std=0.25, config=dict(norm_epsilon=1e-5, use_bias=True, sliding_window=None)),
+    Case("smollm3", "smollm3", "smollm3", paired=True, tied=True, embed_std=0.25, n_layers=4, eps=1e-6, rope_base=2e6),
+    Case("exaone4", "exaone4", "exaone4", n_layers=4, norms="post", qk_norm="head", window=16,
+         config=dict(sliding_window=16, sliding_window_pattern="LLLG", layer_types=_layer_types(4, 4)),
+         meta=(("attention.sliding_window_pattern", [True, True, True, False], A),)),
+    Case("exaone4-small", "exaone4", "exaone4", tied=True, embed_std=0.25, norms="post", qk_norm="head",
+         config=dict(sliding_window=None, layer_types=["full_attention"] * 2)),
+    Case("glm4", "glm4", "glm4", norms="both", fused=("ffn",), biases=("qkv",), head_dim=32, n_rot=16,
+         config=dict(attention_bias=True, **_rope(10000.0, partial_rotary_factor=0.5))),
+    Case("gpt-oss", **GPT_OSS),
+    Case("gpt-oss-mxfp4", **GPT_OSS, expert_type="MXFP4"),
+)}
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(prog="python -m models.architectures", description=__doc__.splitlines()[1])
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--type", default="F32", help="tensor type of the matrices")
+    args = parser.parse_args(argv)
+    CASES[args.case].write(args.output, args.type)
+    print(args.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+/*
+ * model/shape.c - hyperparameters: counts, scales, and which layer has which window and positions
+ *
+ * Nothing is taken on trust: every count is bounded, every scale finite; an odd one is an error that names
+ * its key.
+ * Source   GGUF specification; key names as in gguf-py's constants
+ */
+#include "model/model.h"
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_LEN = 128, MAX_HEAD_DIM = 256 };
+
+static const char *key_of(const plp_model *m, char *out, const char *rest)
+{
+    snprintf(out, KEY_LEN, "%s.%s", m->architecture, rest);
+    return out;
+}
+
+/* A count from 1 to `most`. fallback 0: the file must have it. */
+static plp_status count(const plp_model *m, const char *rest, uint32_t fallback, uint32_t most, uint32_t *out, plp_error *err)
+{
+    char key[KEY_LEN];
+    const plp_status s = plp_meta_u32(m->file, key_of(m, key, rest), fallback, out, err);
+    if (s < 0)
+        return s;
+    if (*out == 0 && fallback == 0)
+        return plp_fail(err, PLP_E_FILE, "%s is missing or 0; the file does not describe its model", key);
+    if (*out == 0 || *out > most)
+        return plp_fail(err, PLP_E_FILE, "%s is %u; 1 to %u are possible", key, *out, most);
+    return PLP_OK;
+}
+
+/* A count from 0 to `most`; 0 where the file has none. */
+static plp_status maybe(const plp_model *m, const char *rest, uint32_t most, uint32_t *out, plp_error *err)
+{
+    char key[KEY_LEN];
+    const plp_status s = plp_meta_u32(m->file, key_of(m, key, rest), 0, out, err);
+    if (s < 0 || *out <= most)
+        return s;
+    return plp_fail(err, PLP_E_FILE, "%s is %u; 0 to %u are possible", key, *out, most);
+}
+
+/* A positive, finite number; 0 in the file stands for the fallback. */
+static plp_status number(const plp_model *m, const char *rest, float fallback, float *out, plp_error *err)
+{
+    char key[KEY_LEN];
+    const plp_status s = plp_meta_f32(m->file, key_of(m, key, rest), fallback, out, err);
+    if (s < 0)
+        return s;
+    if (*out == 0)
+        *out = fallback;
+    if (!(*out >= 0) || !isfinite(*out))
+        return plp_fail(err, PLP_E_FILE, "%s is %g; a positive number is needed", key, *out);
+    return PLP_OK;
+}
+
+static plp_status read_counts(plp_model *m, plp_error *err)
+{
+    uint32_t value_dim;
+    plp_status s;
+
+    if ((s = count(m, "block_count", 0, PLP_MAX_LAYERS, &m->n_layers, err)) < 0 ||
+        (s = count(m, "embedding_length", 0, 1u << 17, &m->n_embd, err)) < 0 ||
+        (s = count(m, "attention.head_count", 0, 1024, &m->n_heads, err)) < 0 ||
+        (s = count(m, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads, err)) < 0 ||
+        (s = count(m, "context_length", 0, 1u << 30, &m->context_train, err)) < 0 ||
+        (s = count(m, "attention.key_length", m->n_embd / m->n_heads ? m->n_embd / m->n_heads : 1, MAX_HEAD_DIM, &m->head_dim, err)) < 0 ||
+        (s = count(m, "attention.value_length", m->head_dim, MAX_HEAD_DIM, &value_dim, err)) < 0 ||
+        (s = number(m, m->arch->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f, &m->eps, err)) < 0)
+        return s;
+    if (m->n_heads % m->n_kv_heads)
+        return plp_fail(err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, m->n_kv_heads);
+    if (value_dim != m->head_dim)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "keys of %u dimensions and values of %u; heads with both alike are run", m->head_dim, value_dim);
+    if (m->head_dim % 16)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "heads of %u dimensions; multiples of 16 up to %d are run", m->head_dim, MAX_HEAD_DIM);
+    return PLP_OK;
+}
+
+enum gating { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN };
+
+static plp_status read_experts(plp_model *m, plp_error *err)
+{
+    char key[KEY_LEN];
+    uint32_t gating, groups;
+    bool normalised;
+    plp_status s;
+
+    if ((s = maybe(m, "expert_count", PLP_MAX_EXPERTS, &m->n_experts, err)) < 0 ||
+        (s = maybe(m, "feed_forward_length", 1u << 20, &m->n_ff, err)) < 0)
+        return s;
+    if (!m->n_experts)
+        return m->n_ff ? PLP_OK : plp_fail(err, PLP_E_FILE, "%s is missing or 0; the file does not describe its model",
+                                           key_of(m, key, "feed_forward_length"));
+    if ((s = count(m, "expert_used_count", 0, m->n_experts, &m->n_chosen, err)) < 0 ||
+        (s = maybe(m, "expert_feed_forward_length", 1u << 20, &m->n_ff_expert, err)) < 0 ||
+        (s = maybe(m, "expert_shared_feed_forward_length", 1u << 20, &m->n_ff_shared, err)) < 0 ||
+        (s = maybe(m, "expert_gating_func", 1u << 20, &gating, err)) < 0 ||
+        (s = maybe(m, "expert_group_count", PLP_MAX_EXPERTS, &groups, err)) < 0 ||
+        (s = number(m, "expert_weights_scale", 1, &m->expert_scale, err)) < 0 ||
+        (s = plp_meta_bool(m->file, key_of(m, key, "expert_weights_norm"), !m->arch->route_all, &normalised, err)) < 0)
+        return s;
+    /* A softmax over the chosen ones is the softmax over all, divided by its sum over the chosen. */
+    m->route_all = !normalised && gating != GATING_SOFTMAX_CHOSEN;
+    if (gating == GATING_SIGMOID || gating > GATING_SOFTMAX_CHOSEN)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; experts weighted by a softmax (1, 3) are run", key_of(m, key, "expert_gating_func"), gating);
+    if (groups > 1)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; experts without groups are run", key_of(m, key, "expert_group_count"), groups);
+    return PLP_OK;
+}
+
+static plp_status read_scales(plp_model *m, plp_error *err)
+{
+    const bool wide = m->arch->wide_query_layers == m->n_layers;
+    const float query_width = wide ? (float)m->n_embd / m->n_heads : (float)m->head_dim;
+    float logit_divisor;
+    plp_status s;
+
+    if ((s = number(m, "attention.scale", 1.0f / sqrtf(query_width), &m->attn_scale, err)) < 0 ||
+        (s = number(m, "attn_logit_softcapping", m->arch->attn_softcap, &m->attn_softcap, err)) < 0 ||
+        (s = number(m, "final_logit_softcapping", m->arch->logit_softcap, &m->logit_softcap, err)) < 0 ||
+        (s = number(m, "embedding_scale", m->arch->embed_sqrt ? sqrtf((float)m->n_embd) : 1, &m->embed_scale, err)) < 0 ||
+        (s = number(m, "residual_scale", 1, &m->residual_scale, err)) < 0 ||
+        (s = number(m, "logit_scale", 1, &logit_divisor, err)) < 0)
+        return s;
+    m->logit_scale = 1 / logit_divisor;
+    return PLP_OK;
+}
+
+plp_status plp_model_read_shape(plp_model *m, plp_error *err)
+{
+    plp_status s;
+    if ((s = read_counts(m, err)) < 0 || (s = read_experts(m, err)) < 0)
+        return s;
+    return read_scales(m, err);
+}
+
+/* ---- windows and positions ---- */
+
+/* windowed[i]: by the file's pattern (a flag per layer, or every n-th full), else by the architecture's. */
+static plp_status read_windows(plp_model *m, uint32_t window, bool *windowed, plp_error *err)
+{
+    char key[KEY_LEN];
+    uint32_t full_every = m->arch->full_every;
+    const int64_t at = window ? plp_file_find(m->file, key_of(m, key, "attention.sliding_window_pattern")) : -1;
+    plp_meta meta;
+    plp_status s;
+
+    if (at >= 0 && (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0)
+        return s;
+    if (at >= 0 && meta.type == PLP_META_ARRAY) {
+        if (meta.n != m->n_layers)
+            return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, m->n_layers);
+        for (uint32_t i = 0; i < m->n_layers; i++) {
+            int64_t flag;
+            if ((s = plp_file_i64(m->file, (uint64_t)at, i, &flag, err)) < 0)
+                return s;
+            windowed[i] = flag != 0;
+        }
+        return PLP_OK;
+    }
+    if (at >= 0 && (s = plp_meta_u32(m->file, key, 0, &full_every, err)) < 0)
+        return s;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        windowed[i] = window && (full_every == 0 || (i + 1) % full_every != 0);
+    return PLP_OK;
+}
+
+plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
+{
+    const plp_arch *a = m->arch;
+    bool windowed[PLP_MAX_LAYERS];
+    uint32_t window, n_windowed = 0;
+    plp_status s;
+
+    if ((s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
+        return s;
+    if (window == 0)
+        window = a->window;
+    if ((s = read_windows(m, window, windowed, err)) < 0)
+        return s;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        n_windowed += windowed[i];
+    m->n_groups = n_windowed && n_windowed < m->n_layers ? 2 : 1;
+    m->group[m->n_groups - 1].window = n_windowed ? window : 0;
+    m->n_ropes = a->local_rope && n_windowed ? 2 : 1;
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        plp_layer *y = &m->layers[i];
+        const bool no_rope = (a->no_rope_every && (i + 1) % a->no_rope_every == 0) || (a->no_rope_full && window && !windowed[i]);
+        y->group = windowed[i] ? m->n_groups - 1 : 0;
+        y->index = m->group[y->group].n_layers++;
+        y->rope = no_rope ? PLP_NO_ROPE : windowed[i] && a->local_rope ? 1 : 0;
+    }
+    return PLP_OK;
+}

@@ -1,0 +1,223 @@
+"""
+Every architecture of native/model/archs.def against transformers in fp32, by tiny models with random weights.
+
+The truth (tests/golden/architectures) holds the 64 most probable tokens at every third position; what is
+beyond them counts as one more token, so the divergence found is at most the whole one's.
+"""
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))                                                 # models/ is no installed package
+pytest.importorskip("gguf")
+
+from gguf import GGUFValueType as V                                        # noqa: E402
+
+from models.architectures import CASES, N_TOKENS, N_VOCAB, Case, golden_tokens     # noqa: E402
+from pyllama_paged import Model                                             # noqa: E402
+from pyllama_paged.errors import ModelFileError, UnsupportedModel           # noqa: E402
+
+GOLDENS = ROOT / "tests" / "golden" / "architectures"
+KL_LIMIT = {"F32": 1e-5, "Q8_0": 0.01}
+
+
+def supported():
+    return re.findall(r'^ARCH\("([^"]+)"', (ROOT / "native" / "model" / "archs.def").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def file_of(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("architectures"), {}
+
+    def make(name, kind="F32"):
+        if (name, kind) not in made:
+            made[name, kind] = CASES[name].write(folder / f"{name}.{kind}.gguf", kind)
+        return made[name, kind]
+    return make
+
+
+def open_case(path, name, **options):
+    return Model.open(path, threads=options.pop("threads", 2), context=CASES[name].context_limit, **options)
+
+
+def all_logits(session, tokens):
+    session.feed(tokens)
+    rows = np.empty((len(tokens), N_VOCAB), np.float32)
+    session.compute_logits(rows)
+    return rows
+
+
+def logprobs(logits):
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+
+
+def golden(name):
+    with np.load(GOLDENS / f"{name}.npz") as file:
+        return {key: file[key] for key in file.files} | {"provenance": json.loads(str(file["provenance"]))}
+
+
+def divergence(truth, got):
+    """Mean KL(truth || got) over positions, the tokens beyond the top lumped together."""
+    p = np.exp(truth["logprobs"].astype(np.float64))
+    q = np.exp(np.take_along_axis(got, truth["ids"].astype(int), axis=-1))
+    p, q = (np.concatenate([x, np.maximum(1 - x.sum(-1, keepdims=True), 1e-12)], axis=-1) for x in (p, q))
+    return float((p * np.log(p / q)).sum(-1).mean())
+
+
+def test_every_architecture_has_a_golden():
+    assert supported() and set(supported()) == {c.arch for c in CASES.values()}
+    assert {f.stem for f in GOLDENS.glob("*.npz")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_goldens_belong_to_these_weights(name):
+    truth = golden(name)
+    assert truth["provenance"]["weights"] == CASES[name].digest()
+    assert truth["tokens"].tolist() == golden_tokens()
+    assert truth["ids"].shape == truth["logprobs"].shape == (len(truth["positions"]), 64)
+
+
+@pytest.mark.parametrize("kind", KL_LIMIT)
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_transformers(file_of, name, kind):
+    truth = golden(name)
+    with open_case(file_of(name, kind), name) as model, model.session() as session:
+        assert model.info.architecture == CASES[name].arch
+        got = logprobs(all_logits(session, golden_tokens()))[truth["positions"]]
+    assert divergence(truth, got) <= KL_LIMIT[kind]
+    if kind == "F32":
+        worst = np.abs(np.take_along_axis(got, truth["ids"].astype(int), axis=-1) - truth["logprobs"]).max()
+        assert worst < 0.02                     # KV is f16
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_path_gives_the_same_bits(file_of, name):
+    """Prefill whole or in pieces, decode, other sessions in the batch, other threads, a reused prefix, a fork."""
+    path, tokens = file_of(name, "Q8_0"), golden_tokens()
+    with open_case(path, name, threads=1) as model, model.session() as session:
+        want = all_logits(session, tokens)
+    with open_case(path, name, threads=2, chunk=7, shuffle=True) as model:
+        with model.session() as session:
+            assert np.array_equal(all_logits(session, tokens), want)
+        with model.session() as session:                        # in chunks of 7 and decode, one by one
+            for i in range(20, N_TOKENS):
+                session.sync(tokens[:i + 1])
+                assert np.array_equal(session.logits, want[i]), i
+    with open_case(path, name, threads=2, kv_cache="16MiB") as model:
+        with model.session() as first:
+            first.sync(tokens)
+            first.compute()
+        with model.session() as second:
+            assert second.sync(tokens).reused >= 32             # what the first has left in the cache
+            assert np.array_equal(second.logits, want[-1])
+            with second.fork() as twin:
+                second.rewind(40)
+                second.feed([1, 2, 3])
+                second.compute()
+                assert np.array_equal(twin.logits, want[-1])
+            second.sync(tokens)
+            assert np.array_equal(second.logits, want[-1])
+        assert model.check()
+
+
+@pytest.mark.parametrize("kv", ["q8", "q4"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe"])
+def test_sealed_formats_keep_the_bits(file_of, name, kv):
+    path, tokens = file_of(name, "Q8_0"), golden_tokens()
+    with open_case(path, name, kv=kv, threads=1) as model, model.session() as session:
+        want = all_logits(session, tokens)
+    with open_case(path, name, kv=kv, chunk=5, kv_cache="16MiB") as model:
+        for _ in range(2):
+            with model.session() as session:
+                session.sync(tokens)
+                assert np.array_equal(session.logits, want[-1])
+
+
+# ---- windows
+
+def test_a_window_group_stays_flat(tmp_path):
+    """Blocks behind the window (and 256 tokens of slack) go back; the layers with full attention keep theirs."""
+    tokens = (golden_tokens() * 10)[:480]
+    path = CASES["gemma3"].write(tmp_path / "m.gguf")
+    with Model.open(path, reuse=False) as model, model.session() as session:
+        case, per_layer = CASES["gemma3"], 2 * 2 * CASES["gemma3"].n_kv_heads * CASES["gemma3"].head_dim
+        sizes = []
+        for end in (320, 400, 480):
+            session.sync(tokens[:end])
+            session.compute()
+            sizes.append(model.memory.token_state + model.memory.internal)
+        assert model.check()
+    full, windowed = 1, case.n_layers - 1
+    for end, size in zip((320, 400, 480), sizes):
+        kept = min(end, case.window + 256 + 16)                 # and what remains of a block
+        assert size <= per_layer * (full * end + windowed * kept)
+    assert sizes[2] - sizes[1] <= per_layer * full * 80
+
+
+def test_a_prefix_is_reused_across_its_window(tmp_path):
+    tokens = (golden_tokens() * 9)[:400]
+    path = CASES["gpt-oss"].write(tmp_path / "m.gguf", "Q8_0")
+    with Model.open(path, reuse=False) as model, model.session() as session:
+        want = all_logits(session, tokens)
+    with Model.open(path, kv_cache="16MiB") as model:
+        with model.session() as first:
+            first.sync(tokens)
+            first.compute()
+            assert np.array_equal(first.logits, want[-1])
+            with model.session() as second:
+                report = second.sync(tokens)
+                assert report.reused >= 384
+                assert np.array_equal(second.logits, want[-1])
+                second.rewind(300)
+                second.sync(tokens)
+                assert np.array_equal(second.logits, want[-1])
+
+
+# ---- what is refused, and how
+
+def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
+    """The case's file without, or with other, tensors and fields."""
+    from dataclasses import replace
+
+    class Broken(Case):
+        def values(self):
+            out = {name: value for name, value in super().values().items() if name not in drop}
+            out |= {name: np.zeros(shape, np.float32) for name, shape in extra}
+            return out | {name: np.zeros(shape, np.float32) for name, shape in (reshape or {}).items()}
+
+    c = CASES[case]
+    c = Broken(**{f: getattr(c, f) for f in Case.__dataclass_fields__})
+    return replace(c, meta=(*c.meta, *fields)).write(tmp_path / "broken.gguf")
+
+
+@pytest.mark.parametrize("case, change, message", [
+    ("qwen3", dict(drop=["blk.1.attn_k_norm.weight"]), "tensor blk.1.attn_k_norm.weight is missing"),
+    ("qwen3", dict(extra=[("blk.1.attn_gate.weight", (64, 64))]), "tensor blk.1.attn_gate.weight has no place in a qwen3 model"),
+    ("qwen2moe", dict(reshape={"blk.0.ffn_up_exps.weight": (7, 32, 64)}), r"tensor blk.0.ffn_up_exps.weight is \[64, 32, 7, 1\]; \[64, 32, 8, 1\]"),
+    ("gpt-oss", dict(drop=["blk.0.attn_sinks.weight"]), "tensor blk.0.attn_sinks.weight is missing"),
+    ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
+    ("qwen3moe", dict(fields=[("expert_gating_func", 2, V.UINT32)]), "expert_gating_func is 2"),
+    ("qwen3moe", dict(fields=[("expert_weights_scale", -1.0, V.FLOAT32)]), "expert_weights_scale is -1"),
+    ("granite", dict(fields=[("final_logit_softcapping", -3.0, V.FLOAT32)]), "final_logit_softcapping is -3"),
+    ("gemma2", dict(fields=[("attention.sliding_window_pattern", [True], V.ARRAY)]), "sliding_window_pattern has 1 elements for 2 layers"),
+])
+def test_odd_files_are_refused_by_name(tmp_path, case, change, message):
+    with pytest.raises((ModelFileError, UnsupportedModel), match=message):
+        Model.open(broken(tmp_path, case, **change))
+
+
+def test_an_unknown_architecture_is_refused_with_the_list(tmp_path):
+    from dataclasses import replace
+    path = replace(CASES["qwen2"], arch="mamba").write(tmp_path / "m.gguf")
+    with pytest.raises(UnsupportedModel) as e:
+        Model.open(path)
+    assert '"mamba"' in str(e.value)
+    for name in supported():
+        assert name in str(e.value)
