@@ -324,7 +324,7 @@ CASES = {c.name: c for c in (
          meta=(("attention.sliding_window_pattern", [True, True, True, False], A),)),
     Case("olmoe", "olmoe", "olmoe", qk_norm="whole", n_ff=32, n_experts=8, n_chosen=3,
          config=dict(num_experts=8, num_experts_per_tok=3, norm_topk_prob=False)),
-    Case("granite", "granite", "granite", paired=True, tied=True, embed_std=0.25, config=GRANITE, meta=GRANITE_META),
+    Case("granite", "granite", "granite", paired=True, embed_std=0.5, config=GRANITE, meta=GRANITE_META),
     Case("granitemoe", "granitemoe", "granitemoeshared", paired=True, embed_std=0.5, n_ff=32, n_ff_shared=64, **MOE,
          config=dict(num_local_experts=8, num_experts_per_tok=2, shared_intermediate_size=64, **GRANITE),
          meta=(*GRANITE_META, ("expert_shared_feed_forward_length", 64, U))),
