@@ -5,8 +5,12 @@
  *
  * Packed activations have one of two shapes, by the number of tokens n:
  *
- *   n <= STREAM_TOKENS, for one row at a time (avx512_stream.c); per token, each array [n_padded] blocks:
- *     int8 q[32] | int8 first halves q[0..16) | int8 second halves | f32 xs | f32 xm | i32 xi | i32 x0
+ *   n <= STREAM_TOKENS, for one row at a time (avx512_stream.c); per token, for n_padded blocks:
+ *     int8 q[n_padded][32]        blocks as they are (Q8_0, Q6_K)
+ *     int8 first[n_padded][16], second[n_padded][16]   their halves (Q4_0, Q4_1: low and high nibbles)
+ *     i32  pair[n_padded / 8][8][16]   for Q4_K, dwords of two 256-blocks in the order that interleaving
+ *                                 their rows gives: dwords 0..3 of even blocks' halves, then of odd ones'
+ *     f32 xs | f32 xm | i32 xi | i32 x0, [n_padded] each
  *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
  *     consecutive blocks of a stream of rows find theirs wherever a row begins.
  *   else, for tiles of 4 tokens (avx512_panel.c), in the order they are read:
@@ -44,20 +48,21 @@ typedef struct x_tile {                     /* one 32-block of 4 tokens: three c
 
 typedef struct x_stream {                   /* views into one token's part */
     const int8_t  *q, *first, *second;
+    const int32_t *pair;
     const float   *xs, *xm;
     const int32_t *xi, *x0;
 } x_stream;
 
 INLINE uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
 INLINE uint32_t stream_padded(uint32_t n_blocks) { return round_up(n_blocks + 16, 16); }
-INLINE size_t   stream_bytes(uint32_t n_blocks) { return (size_t)stream_padded(n_blocks) * (64 + 16); }
+INLINE size_t   stream_bytes(uint32_t n_blocks) { return (size_t)stream_padded(n_blocks) * (32 + 32 + 64 + 16); }
 
 INLINE x_stream stream_view(const void *packed, uint32_t n_blocks, uint32_t token)
 {
     const size_t n = stream_padded(n_blocks);
     const int8_t *q = (const int8_t *)packed + token * stream_bytes(n_blocks);
-    const float *f = (const float *)(q + 64 * n);
-    return (x_stream){ q, q + 32 * n, q + 48 * n, f, f + n, (const int32_t *)f + 2 * n, (const int32_t *)f + 3 * n };
+    const int32_t *pair = (const int32_t *)(q + 64 * n), *xi = pair + 16 * n;
+    return (x_stream){ q, q + 32 * n, q + 48 * n, pair, (const float *)xi + 2 * n, (const float *)xi + 3 * n, xi, xi + n };
 }
 
 /* k is cut into equal chunks of whole 256-blocks where there are several. */

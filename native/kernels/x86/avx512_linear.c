@@ -57,6 +57,20 @@ INLINE x_blocks quantise(const float *const x[4])
     return o;
 }
 
+/* Two 256-blocks as Q4_K's rows come out of their interleaving: run r of 32 bytes holds block 2r low and 2r + 1 high;
+ * lanes are first halves of runs 0 2 4 6, second halves, then the same of runs 1 3 5 7. */
+static void pack_pairs(const x_stream v, uint32_t n_blocks)
+{
+    const __m512i at = _mm512_setr_epi32(0, 32, 64, 96, 4, 36, 68, 100, 16, 48, 80, 112, 20, 52, 84, 116);     /* dwords */
+    int32_t *to = (int32_t *)v.pair;
+    for (uint32_t b = 0; b < n_blocks; b += 8, to += 128)
+        UNROLL for (int c = 0; c < 4; c++) {
+            const int8_t *from = v.q + 32 * b + 4 * c;
+            _mm512_storeu_si512(to + 16 * c, _mm512_i32gather_epi32(at, from, 4));
+            _mm512_storeu_si512(to + 16 * (c + 4), _mm512_i32gather_epi32(at, from + 32, 4));
+        }
+}
+
 static void pack_stream(const float *x, uint32_t n_blocks, void *packed, uint32_t token)
 {
     const x_stream v = stream_view(packed, n_blocks, token);
@@ -87,6 +101,7 @@ static void pack_stream(const float *x, uint32_t n_blocks, void *packed, uint32_
         xi[b] = xi[from];
         x0[b] = x0[from];
     }
+    if (n_blocks % 8 == 0) pack_pairs(v, n_blocks);
 }
 
 /* Tokens t..t+4 of n; the ones past n are zeros. */

@@ -22,8 +22,8 @@ INLINE __m512i pair_32(const void *a, const void *b)
 INLINE __m512i low4(__m512i v)  { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 INLINE __m512i high4(__m512i v) { return low4(_mm512_srli_epi16(v, 4)); }
 
-/* Sixteen blocks. w[i]: blocks 2i and 2i + 1 in order (Q4_0, Q4_1: w[2i] the first, w[2i + 1] the second
- * halves of blocks 4i..4i+3). s, m: lane = block. */
+/* Sixteen blocks. w[i]: blocks 2i and 2i + 1 in order; Q4_0, Q4_1: w[2i] the first, w[2i + 1] the second
+ * halves of blocks 4i..4i+3; Q4_K: in the order of x_stream's pair. s, m: lane = block. */
 typedef struct weights { __m512i w[8]; __m512 s, m; } weights;
 
 INLINE weights load_q8_0(const uint8_t *p)
@@ -40,16 +40,21 @@ INLINE weights load_q8_0(const uint8_t *p)
     return o;
 }
 
+/* Four blocks fill a little more than a register: the nibbles come out of two overlapping loads, which costs less
+ * than putting four 16-byte pieces together. */
 INLINE weights load_q4_0(const uint8_t *p)
 {
+    /* Words 9b + 1 .. 9b + 8 of the first load; the second begins at its word 4. */
+    const __m512i pick = _mm512_set_epi16(63, 62, 61, 60, 31, 30, 29, 28, 26, 25, 24, 23, 22, 21, 20, 19,
+                                          17, 16, 15, 14, 13, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2, 1);
     weights o;
     __m512i d = _mm512_setzero_si512();
     UNROLL for (int i = 0; i < 4; i++) {
         const uint8_t *at = p + 72 * i;                             /* words 0, 9, 18, 27 are scales */
-        const __m512i v = load_4x16(at + 2, 18);
-        o.w[2 * i] = low4(v);
-        o.w[2 * i + 1] = high4(v);
-        d = _mm512_mask_permutexvar_epi16(d, (__mmask32)(15u << 4 * i), _mm512_set1_epi64(0x001b001200090000), load_512(at));
+        const __m512i v = load_512(at), nibbles = _mm512_permutex2var_epi16(v, pick, load_512(at + 8));
+        o.w[2 * i] = low4(nibbles);
+        o.w[2 * i + 1] = high4(nibbles);
+        d = _mm512_mask_permutexvar_epi16(d, (__mmask32)(15u << 4 * i), _mm512_set1_epi64(0x001b001200090000), v);
     }
     o.s = _mm512_cvtph_ps(_mm512_castsi512_si256(d));
     o.m = o.s;
@@ -58,15 +63,15 @@ INLINE weights load_q4_0(const uint8_t *p)
 
 INLINE weights load_q4_1(const uint8_t *p)
 {
+    const __m512i pick = _mm512_setr_epi32(1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14, 28, 29, 30, 31);
     weights o;
     __m512i d = _mm512_setzero_si512();
     UNROLL for (int i = 0; i < 4; i++) {
         const uint8_t *at = p + 80 * i;                             /* dwords 0, 5, 10, 15: scale and minimum */
-        const __m512i v = load_4x16(at + 4, 20);
-        o.w[2 * i] = low4(v);
-        o.w[2 * i + 1] = high4(v);
-        d = _mm512_mask_permutexvar_epi32(d, (__mmask16)(15u << 4 * i),
-                                          _mm512_setr4_epi32(0, 5, 10, 15), load_512(at));
+        const __m512i v = load_512(at), nibbles = _mm512_permutex2var_epi32(v, pick, load_512(at + 16));
+        o.w[2 * i] = low4(nibbles);
+        o.w[2 * i + 1] = high4(nibbles);
+        d = _mm512_mask_permutexvar_epi32(d, (__mmask16)(15u << 4 * i), _mm512_setr4_epi32(0, 5, 10, 15), v);
     }
     o.s = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(d));
     o.m = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(d, 16)));
@@ -78,20 +83,32 @@ INLINE __m512 two_halves(uint16_t low, uint16_t high)               /* eight lan
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_set1_epi16((short)high), _mm_set1_epi16((short)low)));
 }
 
+/* Two 256-blocks. Runs 2i and 2i + 1 of 32 bytes each are one register; interleaving the four makes dword i of
+ * their halves neighbours. */
 INLINE weights load_q4_k(const uint8_t *p)
 {
-    const __m512i shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
     weights o;
-    UNROLL for (int i = 0; i < 8; i++) {                            /* 32 bytes: a block's low and the next one's high */
-        const __m512i v = _mm512_broadcast_i64x4(load_256(p + i / 4 * 144 + 16 + i % 4 * 32));
-        o.w[i] = low4(_mm512_srlv_epi64(v, shift));
+    const __m512i r0 = load_512(p + 16), r1 = load_512(p + 80), r2 = load_512(p + 160), r3 = load_512(p + 224);
+    const __m512i a = _mm512_unpacklo_epi32(r0, r1), b = _mm512_unpacklo_epi32(r2, r3);
+    const __m512i c = _mm512_unpackhi_epi32(r0, r1), e = _mm512_unpackhi_epi32(r2, r3);
+    const __m512i packed[4] = { _mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b),
+                                _mm512_unpacklo_epi64(c, e), _mm512_unpackhi_epi64(c, e) };
+    UNROLL for (int i = 0; i < 4; i++) {
+        o.w[i] = low4(packed[i]);
+        o.w[i + 4] = high4(packed[i]);
     }
-    uint64_t sc[2], min[2];
-    q4_k_scales(p + 4, &sc[0], &min[0]);
-    q4_k_scales(p + 148, &sc[1], &min[1]);
+    /* Headers: d | dmin, then the dwords a b c of 6-bit fields: scales are a & 63, then c low with a's top bits;
+     * minimums are b & 63, then c high with b's. */
+    const __m256i h = _mm256_set_m128i(load_128(p + 144), load_128(p));
+    const __m256i ab = _mm256_srlv_epi32(_mm256_shuffle_epi32(h, _MM_SHUFFLE(2, 1, 2, 1)), _mm256_setr_epi32(0, 0, 2, 2, 0, 0, 2, 2));
+    const __m256i cc = _mm256_srlv_epi32(_mm256_shuffle_epi32(h, _MM_SHUFFLE(3, 3, 3, 3)), _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
+    const __m256i fields = _mm256_or_si256(
+        _mm256_and_si256(ab, _mm256_set_epi32(0x30303030, 0x30303030, 0x3f3f3f3f, 0x3f3f3f3f, 0x30303030, 0x30303030, 0x3f3f3f3f, 0x3f3f3f3f)),
+        _mm256_and_si256(cc, _mm256_set_epi32(0x0f0f0f0f, 0x0f0f0f0f, 0, 0, 0x0f0f0f0f, 0x0f0f0f0f, 0, 0)));
+    const __m256i order = _mm256_permutevar8x32_epi32(fields, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
     const __m512 d = two_halves(load_u16(p), load_u16(p + 144)), dmin = two_halves(load_u16(p + 2), load_u16(p + 146));
-    o.s = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_128(sc))));
-    o.m = _mm512_mul_ps(_mm512_xor_ps(dmin, splat(-0.0f)), _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_128(min))));
+    o.s = _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(order))));
+    o.m = _mm512_mul_ps(_mm512_xor_ps(dmin, splat(-0.0f)), _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(order, 1))));
     return o;
 }
 
@@ -141,6 +158,15 @@ INLINE __m512 terms(const int type, const weights *o, x_stream x, uint32_t at)
                                        o->w[2 * i + 1], load_512(x.second + 16 * at + 64 * i));
         const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         dot = _mm512_permutexvar_epi32(in_order, add_lanes(a));
+    } else if (type == PLP_TYPE_Q4_K) {
+        const int32_t *pair = x.pair + 16 * at;
+        __m512i low = zero, high = zero;                            /* even blocks, odd blocks; halves apart */
+        UNROLL for (int i = 0; i < 4; i++) {
+            low = _mm512_dpbusd_epi32(low, o->w[i], load_512(pair + 16 * i));
+            high = _mm512_dpbusd_epi32(high, o->w[i + 4], load_512(pair + 16 * (i + 4)));
+        }
+        const __m512i both = _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
+        dot = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15), both);
     } else {
         UNROLL for (int i = 0; i < 8; i++) a[i] = _mm512_dpbusd_epi32(zero, o->w[i], load_512(x.q + 32 * at + 64 * i));
         const __m512i low = add_lanes(a), high = add_lanes(a + 4);  /* lanes: even first, even second, odd first, odd second halves */
@@ -224,16 +250,24 @@ INLINE void rows_of(const int type, const plp_rows *w, uint32_t r0, uint32_t r1,
     }
 }
 
+/* One token is the case that counts: its views then stay in registers. */
+INLINE void one_or_more(const int type, const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y,
+                        size_t ldy, bool add, float *work)
+{
+    if (n == 1) rows_of(type, w, r0, r1, x, 1, y, ldy, add, work);
+    else        rows_of(type, w, r0, r1, x, n, y, ldy, add, work);
+}
+
 void plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packed, uint32_t n, float *y, size_t ldy,
                        bool add, void *work)
 {
     x_stream x[STREAM_TOKENS];
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
     switch (w->type) {
-    case PLP_TYPE_Q8_0: rows_of(PLP_TYPE_Q8_0, w, r0, r1, x, n, y, ldy, add, work); break;
-    case PLP_TYPE_Q4_0: rows_of(PLP_TYPE_Q4_0, w, r0, r1, x, n, y, ldy, add, work); break;
-    case PLP_TYPE_Q4_1: rows_of(PLP_TYPE_Q4_1, w, r0, r1, x, n, y, ldy, add, work); break;
-    case PLP_TYPE_Q4_K: rows_of(PLP_TYPE_Q4_K, w, r0, r1, x, n, y, ldy, add, work); break;
-    case PLP_TYPE_Q6_K: rows_of(PLP_TYPE_Q6_K, w, r0, r1, x, n, y, ldy, add, work); break;
+    case PLP_TYPE_Q8_0: one_or_more(PLP_TYPE_Q8_0, w, r0, r1, x, n, y, ldy, add, work); break;
+    case PLP_TYPE_Q4_0: one_or_more(PLP_TYPE_Q4_0, w, r0, r1, x, n, y, ldy, add, work); break;
+    case PLP_TYPE_Q4_1: one_or_more(PLP_TYPE_Q4_1, w, r0, r1, x, n, y, ldy, add, work); break;
+    case PLP_TYPE_Q4_K: one_or_more(PLP_TYPE_Q4_K, w, r0, r1, x, n, y, ldy, add, work); break;
+    case PLP_TYPE_Q6_K: one_or_more(PLP_TYPE_Q6_K, w, r0, r1, x, n, y, ldy, add, work); break;
     }
 }
