@@ -192,7 +192,7 @@ void bench_attention(const bench *b, const plp_kernels *k)
         if (!bench_wants(b->formats, formats[f].name))
             continue;
         a.attend = formats[f].attend;
-        for (uint32_t len = 16; len <= 128; len *= 2) {
+        for (uint32_t len = 8; len <= 128; len *= 2) {
             char text[8];
             snprintf(text, sizeof text, "%u", len);
             a.block_len = len;

@@ -15,7 +15,7 @@ static const char usage[] =
     "  --types T,..      only these tensor types --formats F,.. f16, q8, q4\n"
     "  --cold-mib N      buffer that cold calls walk through (256)\n"
     "  --tokens N --layers N --heads N --kv-heads N --head-dim N    shape of the attention\n"
-    "  --block-lens L,.. block lengths (16,32,64,128)\n";
+    "  --block-lens L,.. block lengths (8,16,32,64,128)\n";
 
 static void fail(const char *what)
 {
@@ -114,7 +114,7 @@ static void each_tier(const bench *b, void (*fn)(const bench *, const plp_kernel
 int main(int argc, char **argv)
 {
     bench b = { .n_threads = 1, .n_reps = 7, .seconds = 0.02, .patience = 2, .cold_bytes = (size_t)256 << 20,
-                .block_lens = "16,32,64,128", .n_tokens = 8192, .n_layers = 16, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64 };
+                .block_lens = "8,16,32,64,128", .n_tokens = 8192, .n_layers = 16, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64 };
     const struct { const char *name; uint32_t *number; double *real; const char **text; } options[] = {
         { "--threads", .number = &b.n_threads }, { "--reps", .number = &b.n_reps }, { "--tokens", .number = &b.n_tokens }, { "--layers", .number = &b.n_layers },
         { "--heads", .number = &b.n_heads }, { "--kv-heads", .number = &b.n_kv_heads }, { "--head-dim", .number = &b.head_dim },

@@ -8,10 +8,13 @@ import os
 import platform
 import re
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["anonymous_bytes", "describe", "quiet", "wait_quiet"]
+__all__ = ["busy", "describe", "quiet", "wait_quiet"]
 
 _BUSY, _STEAL = 0.10, 0.01      # more of the CPUs' time than this is not quiet
 
@@ -124,7 +127,13 @@ def wait_quiet(patience: float) -> dict:
             return state
 
 
-def anonymous_bytes() -> int | None:
-    """Linux: this process's memory that no file is behind."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB$", _read("/proc/self/status") or "", re.M)
-    return int(found[1]) * 1024 if found else None
+@contextmanager
+def busy(n: int) -> Iterator[list[subprocess.Popen]]:
+    """n processes that do nothing as fast as they can, for as long as this is entered."""
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

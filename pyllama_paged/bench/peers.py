@@ -106,10 +106,16 @@ def find_peer(python: str | None) -> str:
 
 
 def run(path, record: Record, *, python: str, threads: int, repeats: int, patience: float = 0.0, only: str | None = None,
-        said: Callable[[str], None] = lambda line: None) -> dict:
-    """Measure what the record lacks. `only`: one kind of work."""
+        n_busy: int = 0, said: Callable[[str], None] = lambda line: None) -> dict:
+    """
+    Measure what the record lacks. `only`: one kind of work. `n_busy`: that many busy processes beside both
+    sides, and no bar but the peer itself.
+    """
     name, rows = rows_for(path)
     rows = [row for row in rows if only in (None, row["work"])]
+    if n_busy:
+        rows = [{key: value for key, value in row.items() if key not in ("bar", "limit_bar")} | {"busy": n_busy}
+                for row in rows if row["work"] != "memory"]
     timed = [row for row in rows if row["work"] != "memory"]
     threads = threads or machine.describe()["threads"]
     for kv in dict.fromkeys(row["kv"] for row in timed):
@@ -119,14 +125,15 @@ def run(path, record: Record, *, python: str, threads: int, repeats: int, patien
     for row in rows:
         if row["work"] == "memory" and not record.has(_id(name, row)):
             said(f"{name}: memory at a limit of {row['context']} tokens")
-            record.add(_id(name, row), {"model": name, **row, **_memory(path, row, python, threads)})
+            record.add(_id(name, row), {**row, "model": name, **_memory(path, row, python, threads)})
     return record.as_dict()
 
 
 def _id(name: str, row: dict) -> str:
     if row["work"] == "memory":
         return f"{name}: memory, context {row['context']}"
-    return f"{name}: {row['work']} {row['tokens']} after {row['depth']}, {row['kv']}"
+    beside = f", {row['busy']} busy beside" if "busy" in row else ""
+    return f"{name}: {row['work']} {row['tokens']} after {row['depth']}, {row['kv']}{beside}"
 
 
 def _timed(path, name, rows, record, python, threads, repeats, patience, said) -> None:
@@ -140,7 +147,7 @@ def _timed(path, name, rows, record, python, threads, repeats, patience, said) -
             what.append(b("open", **order)["what"])
         except PllamaError as problem:              # what a peer cannot do is a result too
             for row in rows:
-                record.add(_id(name, row), {"model": name, **row, "verdict": "not measured", "why": str(problem)})
+                record.add(_id(name, row), {**row, "model": name, "verdict": "not measured", "why": str(problem)})
             return
         for row in rows:
             said(f"{_id(name, row)}")
@@ -150,14 +157,15 @@ def _timed(path, name, rows, record, python, threads, repeats, patience, said) -
             before = machine.wait_quiet(patience)
             seconds: tuple[list[float], list[float]] = ([], [])
             reads = []
-            for _ in range(repeats):
-                for side, into in zip((a, b), seconds):
-                    time.sleep(_PAUSE)
-                    into.append(side(row["work"], n=row["tokens"])["seconds"])
-                if "limit_bar" in row:
-                    reads.append(limits.read(threads))
+            with machine.busy(row.get("busy", 0)):
+                for _ in range(repeats):
+                    for side, into in zip((a, b), seconds):
+                        time.sleep(_PAUSE)
+                        into.append(side(row["work"], n=row["tokens"])["seconds"])
+                    if "limit_bar" in row:
+                        reads.append(limits.read(threads))
             record.add(_id(name, row), {
-                "model": name, **row, "threads": threads, "runtimes": what,
+                **row, "model": name, "threads": threads, "runtimes": what,
                 **compare(row, seconds[0], seconds[1], weights.bytes, [r for r in reads if r]),
                 "beside": [before, machine.quiet(0.2)],
             })

@@ -15,6 +15,7 @@ from .work import Weights, Work
 
 __all__ = ["Plan", "run"]
 
+_IDLE_SECONDS = 2.0
 _FLOATS = ("F32", "F16", "BF16")    # no integer products
 
 
@@ -27,6 +28,7 @@ class Plan:
     threads: tuple[int, ...] = (0,)         #: 0: the default
     kv: tuple[str, ...] = ("f16",)
     repeats: int = 5
+    idle: bool = False                      #: also: the CPU time of a session that waits
     patience: float = 0.0                   #: seconds to wait for a quiet machine before each row
 
     def rows(self, limit: int) -> Iterator[tuple[str, int, str, int, int, int]]:
@@ -38,6 +40,8 @@ class Plan:
                                                    *(("decode", self.decode, n) for n in self.batches if n > 1)]:
                         if depth + tokens <= limit:
                             yield kv, threads, work, depth, tokens, sessions
+                if self.idle:
+                    yield kv, threads, "idle", 0, 1, 1
 
 
 def run(path, plan: Plan, record: Record, said: Callable[[str], None] = lambda line: None) -> dict:
@@ -69,6 +73,8 @@ def run(path, plan: Plan, record: Record, said: Callable[[str], None] = lambda l
 
 def _measure(work: Work, weights: Weights, limits: Limits, what: str, tokens: int, sessions: int, repeats: int, depth: int) -> dict:
     info = work.model.info
+    if what == "idle":
+        return {"cpu_share": round(work.idle(_IDLE_SECONDS), 5)}
     once: Callable[[], float]
     if what == "prefill":
         def once():

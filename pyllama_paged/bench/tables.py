@@ -54,11 +54,16 @@ def _giga(value: float | None) -> str:
 def _speed(out, result: dict) -> None:
     table = _table("Speed", "<work", "after", "sessions", "<KV", "threads", "tokens/s", "spread", "GB/s", "of limit", "Gops/s", "of peak")
     for row in result["rows"].values():
+        if row["work"] == "idle":
+            continue
         speed = row["tokens_per_second"]
         table.add_row(f"{row['work']} {row['tokens']}", f"{row['depth']:,}", str(row["sessions"]), row["kv"], str(row["threads"]),
                       looks.rate(speed["median"]), f"{speed['spread']:.1%}", _giga(row.get("bytes_per_second")), _share(row.get("of_read_limit")),
                       _giga(row.get("operations_per_second")), _share(row.get("of_peak")))
     out.print(table)
+    for row in result["rows"].values():
+        if row["work"] == "idle":
+            out.print(f"A session that waits uses {row['cpu_share']:.2%} of a CPU ({row['kv']}, {row['threads']} threads).")
 
 
 def _peers(out, result: dict) -> None:
@@ -75,7 +80,8 @@ def _peers(out, result: dict) -> None:
             timed.add_row(looks.clean(row["model"]), f"{row['work']} {row['tokens']}", f"{row['depth']:,}", row["kv"], "", "", "", "", "", "", verdict)
             continue
         bar = f"{row['bar']} x" if "bar" in row else f"{row['limit_bar']:.0%} of limit" if "limit_bar" in row else ""
-        timed.add_row(looks.clean(row["model"]), f"{row['work']} {row['tokens']}", f"{row['depth']:,}", row["kv"],
+        busy = f", {row['busy']} busy beside" if "busy" in row else ""
+        timed.add_row(looks.clean(row["model"]), f"{row['work']} {row['tokens']}{busy}", f"{row['depth']:,}", row["kv"],
                       looks.rate(row["ours"]["median"]), looks.rate(row["peer"]["median"]), f"{row['ratio']:.2f}",
                       f"{row['low']:.2f}-{row['high']:.2f}", _share(row.get("of_limit")), bar, verdict)
     for table in (timed, memory):

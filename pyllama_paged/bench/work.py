@@ -104,6 +104,13 @@ class Work:
                     raise RuntimeError(ffi.string(err.msg).decode())
             return time.perf_counter() - start
 
+    def idle(self, seconds: float) -> float:
+        """The share of one CPU that this process uses while a session waits for its next token."""
+        self.decode(1)
+        start, used = time.perf_counter(), time.process_time()
+        time.sleep(seconds)
+        return (time.process_time() - used) / (time.perf_counter() - start)
+
     def decode_together(self, n_sessions: int, n: int) -> float:
         """n tokens for each of several sessions, a step of all at a time."""
         tokens, err = self._tokens(n), self._err

@@ -61,6 +61,7 @@ def add_parser(commands) -> None:
     c.add_argument("-b", "--batches", type=_numbers, default=(2, 4, 8), metavar="N,..", help="sessions decoding together (default: 2,4,8; 1: none)")
     c.add_argument("-t", "--threads", type=_numbers, default=(0,), metavar="N,..", help="default: 0, the performance cores")
     c.add_argument("--kv", type=_words, default=["f16"], metavar="FORMAT,..", help="f16, q8, q4 (default: f16)")
+    c.add_argument("--idle", action="store_true", help="also the CPU time of a session that waits")
     _common(c)
 
     c = kinds.add_parser("kernels", help="single kernels", description="Every kernel of every tier, and what paging costs attention.")
@@ -77,6 +78,7 @@ def add_parser(commands) -> None:
     c.add_argument("-t", "--threads", type=int, default=0, metavar="N", help="of both (default: the performance cores)")
     c.add_argument("--peer-python", metavar="PATH", help="a Python that has llama-cpp-python (default: this one)")
     c.add_argument("--only", choices=("prefill", "decode", "memory"), help="only this kind of work")
+    c.add_argument("--busy", type=int, default=0, metavar="N", help="run N busy processes beside both")
     _common(c)
 
 
@@ -99,7 +101,7 @@ def bench(args) -> int:
 
         if unknown := set(args.kv) - {"f16", "q8", "q4"}:
             raise InvalidArgument(f"--kv: {', '.join(sorted(unknown))} is not one of f16, q8, q4")
-        plan = speed.Plan(args.prefill, args.decode, args.depths, args.batches, args.threads, tuple(args.kv), args.repeats, args.wait)
+        plan = speed.Plan(args.prefill, args.decode, args.depths, args.batches, args.threads, tuple(args.kv), args.repeats, args.idle, args.wait)
         path = hub.find(args.name, progress=looks.progress())
         result = speed.run(path, plan, record.Record("speed", settings, args.save), said)
     else:
@@ -108,7 +110,7 @@ def bench(args) -> int:
         python = peers.find_peer(args.peer_python)
         path = hub.find(args.name, progress=looks.progress())
         result = peers.run(path, record.Record("peers", settings, args.save), python=python, threads=args.threads, repeats=args.repeats,
-                           patience=args.wait, only=args.only, said=said)
+                           patience=args.wait, only=args.only, n_busy=args.busy, said=said)
     if args.json:
         print(json.dumps(result))
     else:

@@ -266,13 +266,28 @@ def test_speed_table_is_readable(model, capsys):
     assert "prefill 16" in out and "decode 2" in out and "tokens/s" in out
 
 
+def test_a_waiting_session_is_timed_too(model, capsys):
+    result = command(capsys, "speed", model, "--json", "-p", "16", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-t", "2", "--idle")
+    [idle] = [row for row in result["rows"].values() if row["work"] == "idle"]
+    assert idle["threads"] == 2 and 0 <= idle["cpu_share"] < 1
+
+
+def test_busy_processes_run_and_end():
+    import time
+
+    with machine.busy(2) as processes:
+        time.sleep(0.1)
+        assert [p.poll() for p in processes] == [None, None]
+    assert all(p.poll() is not None for p in processes)
+
+
 @needs_program
 def test_kernels_prints_json(capsys):
     result = command(capsys, "kernels", "--small", "--json", "-t", "1", "--types", "Q4_K", "--kv", "f16,q8")
     lines = [line for part in result["rows"].values() for line in part["lines"]]
     names = {line["kernel"] for line in lines}
     assert {"linear", "x_pack", "rmsnorm", "glu silu", "attn_f16", "attn_q8"} <= names
-    assert {line["block_len"] for line in lines if line["kernel"] == "attn_f16"} == {16, 32, 64, 128}
+    assert {line["block_len"] for line in lines if line["kernel"] == "attn_f16"} == {8, 16, 32, 64, 128}
     for line in lines:
         assert "skipped" in line or line["bytes_per_second"] > 0
     assert {row["block_len"] for row in kernels.paging(lines)} >= {16}
