@@ -25,7 +25,7 @@ typedef struct unit {
     const uint16_t *k;              /* row d at k + d * block_len */
     const uint16_t *v;              /* [UNIT][head_dim] */
     const char     *next_k, *next_v;/* what to fetch, UNIT * head_dim halves each; or NULL */
-    uint32_t        block_len;
+    uint32_t        block_len, n_rows;  /* n_rows of V are there: fewer than UNIT in a block of 8 */
     uint32_t        lo[GROUP], hi[GROUP];
     bool            whole;          /* every range is all of the unit */
 } unit;
@@ -57,7 +57,7 @@ INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a,
     __m512 acc[GROUP][WIDE];
     UNROLL for (int g = 0; g < n; g++)
         UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm512_loadu_ps(to + g * dim + 16 * c);
-    for (uint32_t t = 0; t < UNIT; t++) {
+    for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++) {
         if (u->next_v)
             for (int c = 0; c < wide; c += 2) _mm_prefetch(u->next_v + (t * dim + d + 16 * c) * sizeof(uint16_t), _MM_HINT_T0);
         __m512 v[WIDE];
@@ -101,7 +101,8 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
     for (uint32_t at = 0; at < block_len; at += UNIT)
         for (uint32_t i = 0; i < a->n_q; i += GROUP) {
             const uint32_t n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
-            unit u = { .k = k + at, .v = v + (size_t)at * dim, .block_len = block_len, .whole = true };
+            unit u = { .k = k + at, .v = v + (size_t)at * dim, .block_len = block_len, .whole = true,
+                       .n_rows = block_len < UNIT ? block_len : UNIT };
             bool blind = true;
             for (uint32_t g = 0; g < n; g++) {
                 const uint32_t from = seen.lo ? seen.lo[i + g] : 0, to = seen.hi ? seen.hi[i + g] : block_len;
