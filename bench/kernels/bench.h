@@ -22,6 +22,8 @@ typedef struct bench {
     double      patience;           /* a call that takes longer than this is left out, and said to be */
     const char *tier, *only, *types, *formats, *block_lens;     /* comma-separated; NULL: all */
     size_t      cold_bytes;         /* size of the buffer that cold calls walk through */
+    uint32_t    n_rows, k_len;      /* products: the matrix */
+    bool        own_time;           /* one thread: its CPU time, which other processes disturb less */
     /* attention: the shape, a 1B llama's unless told otherwise */
     uint32_t    n_tokens, n_layers, n_heads, n_kv_heads, head_dim;
 } bench;

@@ -46,8 +46,10 @@ static void read_part(void *arg, uint32_t id, uint32_t n_threads)
 {
     const reading *r = arg;
     if (r->shared)
-        for (size_t at; (at = (size_t)plp_team_next(r->b->team) * PIECE) < r->n_bytes; )
+        for (uint32_t i; (i = plp_team_take(r->b->team, id, (uint32_t)((r->n_bytes + PIECE - 1) / PIECE))) != UINT32_MAX; ) {
+            const size_t at = (size_t)i * PIECE;
             r->read(r->data + at, r->n_bytes - at < PIECE ? r->n_bytes - at : PIECE);
+        }
     else
         for (int i = 0; i < WARM_ROUNDS; i++)
             r->read(r->data + id * r->n_bytes, r->n_bytes);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const char usage[] =
     "usage: plp-bench limits|kernels|attention [options]\n"
@@ -13,9 +14,20 @@ static const char usage[] =
     "  --patience S      leave out what takes longer than this for one call (2)\n"
     "  --tier T,..       only these tiers        --only K,..   only these kernels\n"
     "  --types T,..      only these tensor types --formats F,.. f16, q8, q4\n"
+    "  --rows N --k N    the matrix of the products (8192, 2048)\n"
+    "  --clock cpu       with one thread: that thread's CPU time, which other processes disturb less (wall)\n"
     "  --cold-mib N      buffer that cold calls walk through (256)\n"
     "  --tokens N --layers N --heads N --kv-heads N --head-dim N    shape of the attention\n"
     "  --block-lens L,.. block lengths (8,16,32,64,128)\n";
+
+static double now(const bench *b)
+{
+    struct timespec t;
+    if (!b->own_time)
+        return (double)plp_now_ns() * 1e-9;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 static void fail(const char *what)
 {
@@ -25,20 +37,20 @@ static void fail(const char *what)
 
 bool bench_time(const bench *b, bench_fn fn, void *arg, double *times)
 {
-    uint64_t start = plp_now_ns();
+    double start = now(b);
     fn(arg);                                            /* touches everything once */
-    double once = (double)(plp_now_ns() - start) * 1e-9;
+    double once = now(b) - start;
     if (once > b->patience)
         return false;
-    start = plp_now_ns();
+    start = now(b);
     fn(arg);
-    once = (double)(plp_now_ns() - start) * 1e-9;
+    once = now(b) - start;
     uint64_t n = once < b->seconds ? (uint64_t)(b->seconds / (once > 1e-8 ? once : 1e-8)) + 1 : 1;
     for (uint32_t r = 0; r < b->n_reps; ) {
-        start = plp_now_ns();
+        start = now(b);
         for (uint64_t i = 0; i < n; i++)
             fn(arg);
-        const double took = (double)(plp_now_ns() - start) * 1e-9;
+        const double took = now(b) - start;
         if (r == 0 && took < 0.7 * b->seconds) {        /* the first guess was of a cold call */
             n *= 2;
             continue;
@@ -114,10 +126,11 @@ static void each_tier(const bench *b, void (*fn)(const bench *, const plp_kernel
 int main(int argc, char **argv)
 {
     bench b = { .n_threads = 1, .n_reps = 7, .seconds = 0.02, .patience = 2, .cold_bytes = (size_t)256 << 20,
-                .block_lens = "8,16,32,64,128", .n_tokens = 8192, .n_layers = 16, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64 };
+                .n_rows = 8192, .k_len = 2048, .block_lens = "8,16,32,64,128", .n_tokens = 8192, .n_layers = 16, .n_heads = 32, .n_kv_heads = 8, .head_dim = 64 };
     const struct { const char *name; uint32_t *number; double *real; const char **text; } options[] = {
         { "--threads", .number = &b.n_threads }, { "--reps", .number = &b.n_reps }, { "--tokens", .number = &b.n_tokens }, { "--layers", .number = &b.n_layers },
         { "--heads", .number = &b.n_heads }, { "--kv-heads", .number = &b.n_kv_heads }, { "--head-dim", .number = &b.head_dim },
+        { "--rows", .number = &b.n_rows }, { "--k", .number = &b.k_len },
         { "--seconds", .real = &b.seconds }, { "--patience", .real = &b.patience },
         { "--tier", .text = &b.tier }, { "--only", .text = &b.only }, { "--types", .text = &b.types },
         { "--formats", .text = &b.formats }, { "--block-lens", .text = &b.block_lens },
@@ -141,11 +154,19 @@ int main(int argc, char **argv)
             b.cold_bytes = strtoull(argv[i + 1], NULL, 10) << 20;
             known = true;
         }
+        if (!strcmp(argv[i], "--clock")) {
+            b.own_time = !strcmp(argv[i + 1], "cpu");
+            known = b.own_time || !strcmp(argv[i + 1], "wall");
+        }
         if (!known)
             fail("no such option");
     }
     if (!b.n_threads || !b.n_reps || b.n_reps > BENCH_MAX_REPS || b.cold_bytes < (size_t)1 << 20)
         fail("threads, repetitions (at most 64) and the cold buffer must not be empty");
+    if (!b.n_rows || b.n_rows % PLP_ROW_STEP || !b.k_len || b.k_len % 32)
+        fail("rows come in sixteens, their values in thirty-twos");
+    if (b.own_time && b.n_threads > 1)
+        fail("the CPU time of one thread says nothing about several");
     if (!b.n_tokens || !b.n_layers || !b.n_kv_heads || b.n_kv_heads > 256 || b.n_heads % b.n_kv_heads || !b.head_dim || b.head_dim % 16 || b.head_dim > 256)
         fail("this is no shape of an attention");
     if (plp_team_open(&b.team, b.n_threads, &err) < 0)

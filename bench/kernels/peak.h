@@ -15,6 +15,7 @@ enum { CHAINS = 12 };
     static void name(uint64_t n)                                                              \
     {                                                                                         \
         type a[CHAINS], x = zero, y = zero;                                                   \
+        _Pragma("GCC unroll 12")                                                              \
         for (int c = 0; c < CHAINS; c++) a[c] = zero;                                         \
         for (uint64_t i = 0; i < n; i++) {                                                    \
             __asm__ volatile("" : constraint(x), constraint(y));                              \
