@@ -11,7 +11,7 @@ import sys
 
 from .. import __version__, hub
 from ..errors import PllamaError
-from . import bench, looks
+from . import bench, looks, plan
 
 __all__ = ["main"]
 
@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     c = commands.add_parser("devices", help="show what this machine offers")
     c.add_argument("--json", action="store_true")
 
+    plan.add_parser(commands)
     bench.add_parser(commands)
     return p
 
@@ -121,6 +122,8 @@ def _dispatch(args) -> int:
         return 0
     if args.command == "bench":
         return bench.bench(args)
+    if args.command == "plan":
+        return plan.plan(args)
     from . import show
 
     return {"inspect": show.inspect, "devices": show.devices}[args.command](args)
