@@ -7,6 +7,7 @@
 #include "bench.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef uint64_t vector __attribute__((vector_size(64)));
 
@@ -97,7 +98,8 @@ void bench_limits(const bench *b)
     const size_t warm_most = warm[1].n_bytes * b->n_threads;
     const size_t n_bytes = bench_wants(b->only, "read") && b->cold_bytes > warm_most ? b->cold_bytes : warm_most;
     char *data = bench_pages(n_bytes);
-    bench_fill_weights(data, n_bytes);
+    plp_pages_huge(data, n_bytes);
+    memset(data, 1, n_bytes);
     r.data = data;
     r.n_bytes = n_bytes;
     r.shared = true;

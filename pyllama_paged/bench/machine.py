@@ -118,11 +118,11 @@ def quiet(seconds: float = 0.5) -> dict:
     return {"load": load, "busy": busy, "steal": stolen, "quiet": busy <= _BUSY and stolen <= _STEAL}
 
 
-def wait_quiet(patience: float) -> dict:
-    """Wait until the machine is quiet, `patience` seconds at most; what it was like in the end."""
+def wait_quiet(patience: float, seconds: float = 0.5) -> dict:
+    """Wait until the machine is quiet, `patience` seconds at most; what it was like in the last `seconds`."""
     end = time.monotonic() + patience
     while True:
-        state = quiet()
+        state = quiet(seconds)
         if state["quiet"] is not False or time.monotonic() >= end:
             return state
 

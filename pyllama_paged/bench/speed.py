@@ -30,6 +30,7 @@ class Plan:
     repeats: int = 5
     idle: bool = False                      #: also: the CPU time of a session that waits
     patience: float = 0.0                   #: seconds to wait for a quiet machine before each row
+    small: bool = False                     #: limits and quiet measured roughly: to see that it works
 
     def rows(self, limit: int) -> Iterator[tuple[str, int, str, int, int, int]]:
         """(kv, threads, work, depth, tokens, sessions), depths rising, so that no context is made twice; what fits `limit` tokens."""
@@ -46,7 +47,8 @@ class Plan:
 
 def run(path, plan: Plan, record: Record, said: Callable[[str], None] = lambda line: None) -> dict:
     """Measure what the record lacks. `said` is told what is going on."""
-    weights, limits = Weights(path), Limits()
+    weights, limits = Weights(path), Limits(cold_mib=16, seconds=0.001) if plan.small else Limits()
+    look = 0.02 if plan.small else 0.5
     rows = [((kv, threads, what, depth, tokens, sessions), f"{kv} t{threads} {what} d{depth} n{tokens} x{sessions}")
             for kv, threads, what, depth, tokens, sessions in plan.rows(weights.context)]
     work, opened = None, None
@@ -61,10 +63,10 @@ def run(path, plan: Plan, record: Record, said: Callable[[str], None] = lambda l
             said(f"{what} of {tokens} tokens after {depth}, {kv}, {work.model.info.n_threads} threads"
                  + (f", {sessions} sessions" if sessions > 1 else ""))
             work.to_depth(depth)
-            before = machine.wait_quiet(plan.patience)
+            before = machine.wait_quiet(plan.patience, look)
             values = _measure(work, weights, limits, what, tokens, sessions, plan.repeats, depth)
             record.add(name, {"kv": kv, "work": what, "depth": depth, "tokens": tokens, "sessions": sessions,
-                              "threads": work.model.info.n_threads, **values, "beside": [before, machine.quiet(0.2)]})
+                              "threads": work.model.info.n_threads, **values, "beside": [before, machine.quiet(look)]})
     finally:
         if work:
             work.close()

@@ -98,7 +98,10 @@ def _kernels(out, result: dict) -> None:
         if "place" in line:
             continue
         if "seconds" not in line:
-            products.add_row(line["tier"], line.get("type", line["kernel"]), str(line["n"]), "", "", "[dim]left out[/]", "", "")
+            if "type" in line:
+                products.add_row(line["tier"], line["type"], str(line["n"]), "", "", "[dim]left out[/]", "", "")
+            else:
+                vectors.add_row(line["tier"], line["kernel"], "[dim]left out[/]", "", "", "")
         elif line.get("cold"):
             products.add_row(line["tier"], line["type"], str(line["n"]), _giga(line["bytes_per_second"]), _share(line["of_read_limit"]),
                              _giga(line["ops_per_second"]), _share(line["of_peak"]), f"{line['spread']:.1%}")

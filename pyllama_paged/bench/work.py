@@ -19,19 +19,24 @@ __all__ = ["Weights", "Work"]
 
 
 class Weights:
-    """What a token's forward pass reads and multiplies: matrices only; an embedding that is only looked up does not count."""
+    """
+    What a token's forward pass reads and multiplies: matrices only; an embedding that is only looked up does
+    not count, and of a mixture's experts only as many as a token uses.
+    """
 
     def __init__(self, path):
         with File.open(path) as file:
             arch = file.get("general.architecture")
             #: counts of the model's header
             self.context, self.layers, self.width = (file.get(f"{arch}.{key}") for key in ("context_length", "block_count", "embedding_length"))
+            experts, used = (file.get(f"{arch}.{key}") for key in ("expert_count", "expert_used_count"))
             matrices = [t for t in file.tensors() if len([d for d in t.shape if d > 1]) > 1]
         names = {t.name for t in matrices}
         output = "output.weight" if "output.weight" in names else "token_embd.weight"
         read = [t for t in matrices if t.name == output or t.name != "token_embd.weight"]
-        self.bytes = sum(t.n_bytes for t in read)                       #: of a decoded token
-        self.values = sum(_product(t.shape) for t in read)
+        share = {t.name: used / experts if experts and "_exps." in t.name else 1 for t in read}
+        self.bytes = int(sum(t.n_bytes * share[t.name] for t in read))  #: of a decoded token
+        self.values = int(sum(_product(t.shape) * share[t.name] for t in read))
         self.output_values = sum(_product(t.shape) for t in read if t.name == output)
         kinds: dict[str, int] = {}
         for t in read:

@@ -48,6 +48,10 @@ def _model(p: argparse.ArgumentParser) -> None:
     p.add_argument("-r", "--repeats", type=_positive, default=5, metavar="N", help="repetitions; medians are quoted (default: 5)")
 
 
+def _small(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--small", action="store_true", help="measure limits roughly, on small sizes: to see that it works")
+
+
 def add_parser(commands) -> None:
     bench = commands.add_parser("bench", help="measure", description="Measure speed, beside what the machine could do at best.")
     kinds = bench.add_subparsers(dest="kind", required=True, metavar="WHAT", parser_class=type(bench))
@@ -62,6 +66,7 @@ def add_parser(commands) -> None:
     c.add_argument("-t", "--threads", type=_numbers, default=(0,), metavar="N,..", help="default: 0, the performance cores")
     c.add_argument("--kv", type=_words, default=["f16"], metavar="FORMAT,..", help="f16, q8, q4 (default: f16)")
     c.add_argument("--idle", action="store_true", help="also the CPU time of a session that waits")
+    _small(c)
     _common(c)
 
     c = kinds.add_parser("kernels", help="single kernels", description="Every kernel of every tier, and what paging costs attention.")
@@ -70,7 +75,7 @@ def add_parser(commands) -> None:
     c.add_argument("--only", type=_words, metavar="KERNEL,..", help="names as in kernels.def, or attention")
     c.add_argument("--types", type=_words, metavar="TYPE,..", help="tensor types of the products, as Q4_K")
     c.add_argument("--kv", type=_words, metavar="FORMAT,..", help="formats of the attention: f16, q8, q4")
-    c.add_argument("--small", action="store_true", help="tiny sizes, seconds in all: to see that it works")
+    _small(c)
     _common(c)
 
     c = kinds.add_parser("peers", help="beside llama.cpp", description="This runtime and llama.cpp, taking turns, and the ratio.")
@@ -101,7 +106,7 @@ def bench(args) -> int:
 
         if unknown := set(args.kv) - {"f16", "q8", "q4"}:
             raise InvalidArgument(f"--kv: {', '.join(sorted(unknown))} is not one of f16, q8, q4")
-        plan = speed.Plan(args.prefill, args.decode, args.depths, args.batches, args.threads, tuple(args.kv), args.repeats, args.idle, args.wait)
+        plan = speed.Plan(args.prefill, args.decode, args.depths, args.batches, args.threads, tuple(args.kv), args.repeats, args.idle, args.wait, args.small)
         path = hub.find(args.name, progress=looks.progress())
         result = speed.run(path, plan, record.Record("speed", settings, args.save), said)
     else:

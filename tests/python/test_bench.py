@@ -237,7 +237,7 @@ def command(capsys, *words):
 
 
 def test_speed_prints_json(model, capsys, tmp_path):
-    words = ("speed", model, "--json", "-p", "16", "-n", "4", "-d", "0,32", "-b", "2", "-r", "2", "-t", "1", "--kv", "f16,q8",
+    words = ("speed", model, "--json", "--small", "-p", "16", "-n", "4", "-d", "0,32", "-b", "2", "-r", "2", "-t", "1", "--kv", "f16,q8",
              "--save", tmp_path / "out.json")
     result = command(capsys, *words)
     rows = result["rows"]
@@ -261,13 +261,13 @@ def test_depths_beyond_the_context_are_left_out():
 
 
 def test_speed_table_is_readable(model, capsys):
-    assert main(["bench", "speed", str(model), "-p", "16", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-t", "1"]) == 0
+    assert main(["bench", "speed", str(model), "--small", "-p", "16", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-t", "1"]) == 0
     out = capsys.readouterr().out
     assert "prefill 16" in out and "decode 2" in out and "tokens/s" in out
 
 
 def test_a_waiting_session_is_timed_too(model, capsys):
-    result = command(capsys, "speed", model, "--json", "-p", "16", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-t", "2", "--idle")
+    result = command(capsys, "speed", model, "--json", "--small", "-p", "16", "-n", "2", "-d", "0", "-b", "1", "-r", "1", "-t", "2", "--idle")
     [idle] = [row for row in result["rows"].values() if row["work"] == "idle"]
     assert idle["threads"] == 2 and 0 <= idle["cpu_share"] < 1
 
