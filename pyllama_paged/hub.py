@@ -12,9 +12,6 @@ Threads   and processes: one fetches a file, the others wait for it
 from __future__ import annotations
 
 import contextlib
-import difflib
-import hashlib
-import importlib.resources
 import json
 import os
 import re
@@ -51,7 +48,7 @@ def cache_dir() -> Path:
 
 @cache
 def catalog() -> dict[str, dict]:
-    return json.loads(importlib.resources.files(__package__).joinpath("catalog.json").read_text("utf-8"))
+    return json.loads(Path(__file__).with_name("catalog.json").read_text("utf-8"))
 
 
 def find(name: str | os.PathLike, *, download: bool = True, progress: Progress | None = None) -> Path:
@@ -67,6 +64,8 @@ def find(name: str | os.PathLike, *, download: bool = True, progress: Progress |
     if (there := _cached(name)) is not None:
         return there
     if name not in catalog() and not _is_repository(name):
+        import difflib
+
         near = difflib.get_close_matches(name, catalog(), n=1)
         raise ModelNotFound(
             f"{name!r} is no file, no name of the catalog ({', '.join(catalog())}) and no Hub repository "
@@ -265,6 +264,8 @@ def _headers() -> dict[str, str]:
 
 def _accept(part: Path, target: Path, n_bytes: int, sha256: str | None) -> None:
     """Check what was downloaded and give it its name; remove it if it is not what was wanted."""
+    import hashlib
+
     size = part.stat().st_size
     if n_bytes and size < n_bytes:
         raise DownloadError(f"the connection ended after {size:,} of {n_bytes:,} bytes; they are kept and will be continued")

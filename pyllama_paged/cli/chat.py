@@ -292,7 +292,7 @@ def _greet(model) -> None:
     info, out = model.info, looks.console()
     name = os.path.basename(model.path)
     out.print(name, style="bold", markup=False)
-    out.print(f"{looks.size(info.weights_bytes)}, {info.device} {info.tier}, {info.n_threads} threads", style="dim", markup=False)
+    out.print(f"{looks.size(info.weights_bytes)}, {info.device} {info.tier}, {info.n_threads} {'thread' if info.n_threads == 1 else 'threads'}", style="dim", markup=False)
     if model.template_origin != "file":
         kind = "ChatML" if model.template_origin == "chatml" else "plain 'User:' and 'Assistant:' lines"
         out.print(f"This file has no chat template; {kind} will be used.", style="yellow", markup=False)

@@ -60,7 +60,15 @@ def console(stderr: bool = False):
 
 
 def grid(out, rows, styles=("bold",)) -> None:
-    """Rows of cells in aligned columns; the first column never wraps, the others do, within their column."""
+    """Rows of cells in aligned columns; the first column never wraps, the others do, within their column.
+
+    Without a terminal there is no width to keep to: one line a row, for other programs to read.
+    """
+    if not out.is_terminal:
+        widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]) - 1)]
+        for row in rows:
+            print("  ".join([f"{cell:<{w}}" for cell, w in zip(map(str, row), widths)] + [str(row[-1])]), file=out.file)
+        return
     from rich.table import Table
     from rich.text import Text
 

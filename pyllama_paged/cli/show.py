@@ -175,11 +175,7 @@ def _print_table(title: str, rows) -> None:
     out.print(f"\n[bold]{title}[/] ({len(rows)})")
     if not rows:
         return
-    if out.is_terminal:
-        looks.grid(out, rows, (None, "dim"))
-    else:
-        for row in rows:
-            print("  ".join(row))
+    looks.grid(out, rows, (None, "dim"))
 
 
 def devices(args) -> int:
