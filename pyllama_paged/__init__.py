@@ -15,13 +15,16 @@ from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
 from .memory import Counters, Memory, SessionMemory
 from .model import Model, ModelInfo
+from .parallel import Continuation, Several, Sharing
+from .prefix import Prefix
 from .sampling import Sampling
 from .session import Session, Sync
+from .store import PrefixStore
 from .stream import Answer, AsyncStream, Stats, Stream
 from .vocab import Vocab, VocabInfo
 
 __version__ = _text_of(_lib.plp_version())
 __all__ = [
-    "Answer", "AsyncStream", "Counters", "Memory", "Model", "ModelInfo", "Sampling", "Session", "SessionMemory",
-    "Stats", "Stream", "Sync", "Vocab", "VocabInfo", "errors", "__version__", *_errors,
+    "Answer", "AsyncStream", "Continuation", "Counters", "Memory", "Model", "ModelInfo", "Prefix", "PrefixStore",
+    "Sampling", "Session", "SessionMemory", "Several", "Sharing", "Stats", "Stream", "Sync", "Vocab", "VocabInfo", "errors", "__version__", *_errors,
 ]

@@ -4,11 +4,27 @@ What a model and a session hold, in bytes unless a name says otherwise. Snapshot
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from ._native import ffi, lib
+from .errors import InvalidArgument
 
-__all__ = ["Memory", "SessionMemory", "Counters"]
+__all__ = ["Memory", "SessionMemory", "Counters", "parse_bytes"]
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(size: int | str | None) -> int:
+    """512, "512MiB", "1.5 GB" -> bytes. None is 0, which stands for the default."""
+    if size is None:
+        return 0
+    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
+    if not found or found[2] not in _UNITS:
+        raise InvalidArgument(f"{size!r} is not a size; write it like 536870912, 512MiB or 1.5GB")
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _read(cls, struct):
@@ -60,6 +76,7 @@ class SessionMemory:
     n_tokens: int
     n_blocks: int
     n_shared_blocks: int
+    n_saved_blocks: int     #: of the shared ones, those that another session or a file pays for already
 
     @classmethod
     def of(cls, session) -> "SessionMemory":

@@ -7,41 +7,31 @@ Threads   any; different sessions of one model may be used from different thread
 from __future__ import annotations
 
 import os
-import re
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._native import Handle, call, ffi, lib, text_of
 from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
-from .memory import Counters, Memory
+from .memory import Counters, Memory, parse_bytes
 from .vocab import Vocab, token_array
 
 if TYPE_CHECKING:
     import numpy
 
+    from .parallel import Several
+    from .prefix import Prefix
+    from .pressure import PressureWatcher
     from .session import Session
+    from .store import PrefixStore
     from .template import ChatTemplate
 
-__all__ = ["Model", "ModelInfo", "parse_bytes"]
+__all__ = ["Model", "ModelInfo"]
 
 _KV = {"f16": lib.PLP_KV_F16, "q8": lib.PLP_KV_Q8, "q4": lib.PLP_KV_Q4}
 _LAYOUTS = {"paged": lib.PLP_LAYOUT_PAGED, "contiguous": lib.PLP_LAYOUT_CONTIGUOUS, "lazy": lib.PLP_LAYOUT_LAZY}
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
-def parse_bytes(size: int | str | None) -> int:
-    """512, "512MiB", "1.5 GB" -> bytes. None is 0, which stands for the default."""
-    if size is None:
-        return 0
-    if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
-    if not found or found[2] not in _UNITS:
-        raise InvalidArgument(f"{size!r} is not a size; write it like 536870912, 512MiB or 1.5GB")
-    return int(float(found[1]) * _UNITS[found[2]])
 
 
 @dataclass(frozen=True)
@@ -79,6 +69,7 @@ class Model:
         self.path = path
         self._handle = Handle(self, pointer, lib.plp_engine_close, "model")
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._prefixes: list[Prefix] = []
         self.vocab = Vocab(lib.plp_engine_vocab(pointer), self._handle)
 
     @classmethod
@@ -105,9 +96,11 @@ class Model:
         name       a GGUF file, a name of the catalog ("smollm2-135m"), or "org/repository:QUANT"; what is
                    not there yet is fetched
         kv         format of full KV blocks: "f16" (exact), "q8", "q4"
-        kv_budget  the most the KV pool may ever hold: bytes, or "512MiB"; None: half of the memory
+        kv_budget  the most the KV pool may ever hold: bytes, or "512MiB"; None: half of the physical memory,
+                   or of the container's limit
         kv_cache   the most that KV nobody holds may keep for later reuse; None: nothing, it goes back
                    to the system with its last holder
+        spill_dir  where blocks of idle sessions may go when the budget is used up; None: nowhere
         device     "auto", "cpu", "cuda", "metal", "emu"
         threads    0: the performance cores, within affinity and quota
         context    the most tokens of a session; 0: the model's own limit. It costs no memory
@@ -193,10 +186,15 @@ class Model:
     def counters(self) -> Counters:
         return Counters.of(self.pointer)
 
-    def trim(self, size: int | str) -> int:
-        """Give at least `size` bytes of KV memory back to the system, if that can be done; what was given."""
+    def trim(self, bytes: int | str) -> int:
+        """
+        Give at least this much KV memory back to the system, if that can be done; returns what was given.
+
+        First what nobody holds, then, with `spill_dir`, the blocks of sessions that do nothing. For a phone's
+        low-memory callback; nothing that is being used is harmed.
+        """
         freed = ffi.new("uint64_t *")
-        call(lib.plp_engine_trim, self.pointer, parse_bytes(size), freed)
+        call(lib.plp_engine_trim, self.pointer, parse_bytes(bytes), freed)
         return freed[0]
 
     def check(self) -> bool:
@@ -266,14 +264,60 @@ class Model:
 
     # ---- computing
 
-    def session(self, *, system: str | None = None, messages: Sequence[dict] = ()) -> "Session":
-        """A new conversation. `messages` is its history so far, `system` a first message of that role."""
+    def session(self, *, system: str | None = None, messages: Sequence[dict] = (), template: Mapping | None = None,
+                when_full: Literal["stop", "shift"] = "stop") -> "Session":
+        """
+        A new conversation.
+
+        messages   its history so far; `system` is a first message of that role
+        template   variables for the chat template, for every message: {"tools": [...]}
+        when_full  what happens at the context limit: "stop" raises `ContextFull`, or ends the answer, and
+                   nothing is lost; "shift" gives up the oldest whole turns, keeps what comes before them, and
+                   computes the rest anew
+        """
         from .session import Session
 
+        history = _with_system(system, messages)
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)
-        history = ([{"role": "system", "content": system}] if system is not None else []) + [dict(m) for m in messages]
-        return Session(self, out[0], history)
+        return Session(self, out[0], history, template=template, when_full=when_full)
+
+    def resume(self, path: str | os.PathLike) -> "Session":
+        """
+        A conversation that `Session.save` wrote, as it was: nothing is computed again.
+
+        If the stored prefix that it refers to is gone, its beginning is computed anew, with a warning.
+        """
+        from .session import resume
+
+        return resume(self, path)
+
+    def prefix(self, *, system: str | None = None, tools: Sequence[Any] | None = None, messages: Sequence[dict] = (),
+               text: str | bytes | Sequence[int] | None = None, template: Mapping | None = None, name: str | None = None,
+               keep: bool = False, store: "PrefixStore | None" = None) -> "Prefix":
+        """
+        Compute a beginning once and pin it, for all the sessions that start from it.
+
+        system, tools, messages   what conversations begin with
+        text                      instead: what completions begin with, as text or tokens
+        keep                      keep it on disk too (`store`, or the default one): the next process maps it
+        """
+        from . import prefix
+
+        variables = dict(template or {}) | ({"tools": list(tools)} if tools else {})
+        return prefix.make(self, messages=_with_system(system, messages), template=variables, text=text, name=name,
+                           keep=keep, store=store)
+
+    @property
+    def prefixes(self) -> list["Prefix"]:
+        """The pinned ones, oldest first."""
+        return list(self._prefixes)
+
+    def watch_pressure(self, size: int | str = "64MiB", **options) -> "PressureWatcher":
+        """On Linux: `trim` this much whenever the system is short of memory, from a thread, until it is closed."""
+        from .pressure import PressureWatcher
+
+        return PressureWatcher(self, parse_bytes(size), **options)
 
     def logits(self, tokens: Sequence[int], *, chunk: int = 0) -> "numpy.ndarray":
         """
@@ -300,7 +344,34 @@ class Model:
             raise NumericError(f"the logit of token {token} after position {position} is {out[position, token]}")
         return out
 
-    def generate(self, prompt: str, *, max_tokens: int | None = None, **options) -> str:
-        """The prompt's continuation, without any chat template."""
+    @overload
+    def generate(self, prompt: str | bytes | Sequence[int], *, max_tokens: int | None = None, **options) -> str: ...
+
+    @overload
+    def generate(self, prompt: str | bytes | Sequence[int], *, n: int, max_tokens: int | None = None, **options) -> "Several": ...
+
+    @overload
+    def generate(self, prompt: str | bytes | Sequence[int], *, beams: int, max_tokens: int | None = None, **options) -> "Several": ...
+
+    def generate(self, prompt, *, n=None, beams=None, max_tokens=None, **options):
+        """
+        The prompt's continuation, without any chat template.
+
+        n      that many samples at once; they share the prompt and the reading of the weights, and their seeds
+               are derived from `seed`. Returns them with their log-probabilities
+        beams  beam search of that width instead; the beams it ended with, the best first
+        """
+        from . import parallel
+
+        if n is not None and beams is not None:
+            raise InvalidArgument("n= draws samples and beams= searches; give one of the two")
+        if n is not None:
+            return parallel.samples(self, prompt, n, max_tokens=max_tokens, **options)
+        if beams is not None:
+            return parallel.beams(self, prompt, beams, max_tokens=max_tokens, **options)
         with self.session() as session:
             return session.complete(prompt, max_tokens=max_tokens, **options).read()
+
+
+def _with_system(system: str | None, messages: Sequence[Mapping]) -> list[dict]:
+    return ([{"role": "system", "content": system}] if system is not None else []) + [dict(m) for m in messages]

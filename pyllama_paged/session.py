@@ -10,14 +10,16 @@ Threads   one at a time; a second one gets `Busy`. `cancel` may be called from a
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ._native import Gate, Handle, call, ffi, lib
-from .errors import Busy, Cancelled, Closed, InvalidArgument, NumericError
+from .errors import Busy, Cancelled, Closed, ContextFull, FileAccessError, InvalidArgument, ModelFileError, NumericError
 from .memory import SessionMemory
 from .sampling import Sampling
 from .stream import Answer, AsyncStream, Stream
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import numpy
 
     from .model import Model
+    from .prefix import Prefix
 
 __all__ = ["Session", "Sync"]
 
@@ -52,9 +55,12 @@ class Session:
     Calls release the GIL.
     """
 
-    def __init__(self, model: "Model", pointer, messages: list[dict]):
+    def __init__(self, model: "Model", pointer, messages: list[dict], *, template: Mapping | None = None, when_full: str = "stop"):
         self.model = model
         self.messages = messages
+        self.template = dict(template or {})        # variables of every rendering
+        self.when_full = when_full
+        self.prefix: Prefix | None = None           # what it was started from
         self.last_sync: Sync | None = None
         self._handle = Handle(self, pointer, lib.plp_session_close, "session")
         self._gate = Gate("session")
@@ -126,14 +132,11 @@ class Session:
         Adopt a whole timeline: what it has in common with the present one is kept, the rest is given up, and
         what other sessions have computed is reused. Nothing is computed yet.
         """
-        ids = token_array(tokens)
         with self._gate:
             self._settle()
-            report = ffi.new("plp_sync *")
-            call(lib.plp_session_sync, self.pointer, ids, len(ids), report)
+            report = self._adopt(tokens)
             self._characters = Characters()
-            self.last_sync = Sync(report.n_kept, report.n_reused, report.n_pending, report.n_dropped)
-            return self.last_sync
+            return report
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Append tokens to the timeline, to be computed by the next `compute`."""
@@ -195,8 +198,11 @@ class Session:
         with self._gate:
             out = ffi.new("plp_session **")
             call(lib.plp_session_fork, out, self.pointer)
-            twin = Session(self.model, out[0], [dict(m) for m in self.messages])
+            twin = Session(self.model, out[0], [dict(m) for m in self.messages], template=self.template, when_full=self._when_full)
             twin._known = dict(self._known)
+            twin._unfinished = self._unfinished
+            if self.prefix is not None:
+                self.prefix.adopt(twin)
             return twin
 
     def score(self, text: str | Sequence[int]) -> list[float]:
@@ -264,11 +270,23 @@ class Session:
             back, history = self.messages, self.messages + new
             if not history:
                 raise InvalidArgument("there is nothing to answer: the conversation has no messages")
-            tokens, opening = self.model._chat_tokens(history, self._known, template or {})
-            report = self.sync(tokens)
+            variables = {**self.template, **(template or {})}
+            tokens, opening = self.model._chat_tokens(history, self._known, variables)
+            dropped: list[dict] = []
+            try:
+                report = self.sync(tokens)
+            except ContextFull:
+                if (found := self._shifted(history, variables, [])) is None:
+                    raise
+                tokens, history, dropped = found
+                report = self.sync(tokens)
             self.messages = history
-            return self._begin(settings, stops, max_tokens, lambda answer: self._said(answer, back, opening),
-                               report=report, exclusive=_exclusive)
+            stream = self._begin(settings, stops, max_tokens, lambda answer: self._said(answer, back, opening),
+                                 report=report, exclusive=_exclusive)
+            answer = stream.answer              # the stream itself, in its own attribute, would never be collected
+            answer.dropped_messages = dropped
+            stream.make_room = lambda token: self._make_room(answer, variables, token)
+            return stream
 
     def regenerate(self, **options) -> Stream:
         """Answer the last message once more, in place of the answer that was given."""
@@ -338,7 +356,126 @@ class Session:
         with self._cancel_lock:
             self._cancelled = self._inside
 
+    def rewind_turns(self, n: int = 1) -> list[dict]:
+        """
+        Take back the last `n` things said to the model, with their answers; returns those messages.
+
+        The KV of what remains is kept.
+        """
+        with self._gate:
+            self._settle()
+            starts = [i for i, m in enumerate(self.messages) if m.get("role") == "user"]
+            if not 0 < n <= len(starts):
+                raise InvalidArgument(f"{n} turns cannot be taken back; the conversation has {len(starts)}")
+            kept, gone = self.messages[:starts[-n]], self.messages[starts[-n]:]
+            line = self.tokens
+            after = self.model._chat_tokens(kept, self._known, {**self.template, "add_generation_prompt": False})[0] if kept else []
+            same = next((i for i, (a, b) in enumerate(zip(line, after)) if a != b), min(len(line), len(after)))
+            self.rewind(same)
+            self.messages, self._unfinished = kept, None
+            return gone
+
+    # ---- the context limit
+
+    @property
+    def when_full(self) -> str:
+        """What happens at the context limit: "stop" or "shift" (see `Model.session`)."""
+        return self._when_full
+
+    @when_full.setter
+    def when_full(self, policy: str) -> None:
+        if policy not in ("stop", "shift"):
+            raise InvalidArgument(f"when_full={policy!r} is not known; it is stop or shift")
+        self._when_full = policy
+
+    def _shifted(self, messages: list[dict], variables: Mapping, answer: list[int]) -> tuple[list[int], list[dict], list[dict]] | None:
+        """
+        The conversation without its oldest turns, such that a quarter of the context is free: tokens, messages
+        kept, messages given up. If that cannot be, as much as can be; None if nothing can be given up.
+
+        Positions change, so what follows the kept beginning is computed anew; moving keys instead would be fast
+        and would not be what the model computes for this text.
+        """
+        if self._when_full != "shift":
+            return None
+        limit = self.model.info.context_limit
+        fixed = len(self.prefix.messages) if self.prefix is not None else 0
+        while fixed < len(messages) and messages[fixed].get("role") in ("system", "developer"):
+            fixed += 1
+        starts = [i for i in range(fixed + 1, len(messages)) if messages[i].get("role") == "user"]
+        best = None
+        for start in starts:
+            kept = messages[:fixed] + messages[start:]
+            tokens = self.model._chat_tokens(kept, self._known, variables)[0] + answer
+            if len(tokens) < limit:
+                best = tokens, kept, messages[fixed:start]
+                if len(tokens) <= limit - limit // 4:
+                    break
+        return best
+
+    def _make_room(self, answer: Answer, variables: Mapping, token: int) -> bool:
+        """In the middle of an answer whose next token has no place: shift, and append it."""
+        if (found := self._shifted(self.messages, variables, answer.tokens)) is None:
+            return False
+        tokens, kept, dropped = found
+        self._adopt([*tokens, token])
+        self.messages = kept
+        answer.dropped_messages = answer.dropped_messages + dropped
+        return True
+
+    # ---- files
+
+    def save(self, path: str | os.PathLike) -> None:
+        """
+        Write the conversation to a file: messages, tokens, and the KV that it does not share with a stored prefix.
+
+        A reader sees the old file or the whole new one. The file is a program's own data: it is checked for
+        damage when it is read, not for forgery.
+        """
+        from .kvfile import pack
+
+        with self._gate:
+            self._settle()
+            note = pack({"messages": self.messages, "template": self.template, "known": self._known, "unfinished": self._unfinished,
+                         "when_full": self._when_full})
+            call(lib.plp_session_set_note, self.pointer, note, len(note))
+            prefix = self.prefix
+            begins = prefix is not None and prefix.path is not None and prefix.path.exists() and self._begins_with(prefix.tokens)
+            reference = os.fsencode(os.path.abspath(prefix.path)) if begins else ffi.NULL
+            try:
+                call(lib.plp_session_save, self.pointer, os.fsencode(path), reference)
+            except ModelFileError:              # the prefix was damaged or replaced meanwhile: the file holds everything then
+                call(lib.plp_session_save, self.pointer, os.fsencode(path), ffi.NULL)
+            finally:
+                call(lib.plp_session_set_note, self.pointer, ffi.NULL, 0)
+
+    def _begins_with(self, tokens: Sequence[int]) -> bool:
+        return self.n_computed >= len(tokens) and self.tokens[:len(tokens)] == list(tokens)
+
+    def _restore(self, note: Mapping) -> None:
+        """What `save` noted. A file is anybody's, so everything has its type checked."""
+        messages, template, known = note.get("messages", []), note.get("template", {}), note.get("known", {})
+        unfinished, policy = note.get("unfinished"), note.get("when_full", "stop")
+
+        def ids(value) -> bool:
+            return isinstance(value, list) and all(type(i) is int and 0 <= i < self.model.info.n_vocab for i in value)
+
+        sound = isinstance(messages, list) and all(isinstance(m, dict) for m in messages) and isinstance(template, dict) \
+            and isinstance(known, dict) and all(map(ids, known.values())) and policy in ("stop", "shift") \
+            and (unfinished is None or (isinstance(unfinished, list) and len(unfinished) == 2
+                                        and isinstance(unfinished[0], str) and ids(unfinished[1])))
+        if not sound:
+            raise ModelFileError("the file's note is not that of a conversation")
+        self.messages, self.template, self._known, self._when_full = messages, template, known, policy
+        self._unfinished = tuple(unfinished) if unfinished is not None else None
+
     # ---- inside
+
+    def _adopt(self, tokens: Sequence[int]) -> Sync:
+        ids, report = token_array(tokens), ffi.new("plp_sync *")
+        call(lib.plp_session_sync, self.pointer, ids, len(ids), report)
+        self.last_sync = Sync(report.n_kept, report.n_reused, report.n_pending, report.n_dropped)
+        return self.last_sync
 
     def _settle(self) -> None:
         """Before the timeline changes: end an unfinished answer of this thread; refuse if it is another's."""
@@ -404,6 +541,43 @@ class Session:
         self._unfinished = (text, tokens) if answer.finish != "stop" else None
         if vocab.detokenize_bytes(ids, control=True) == answer.text.encode():
             self._known[text] = tokens
+
+
+def resume(model: "Model", path: str | os.PathLike) -> Session:
+    """See `Model.resume`."""
+    from .kvfile import look, unpack
+
+    out = ffi.new("plp_session **")
+    try:
+        call(lib.plp_session_resume, out, model.pointer, os.fsencode(path))
+    except (ModelFileError, FileAccessError) as problem:
+        return _recomputed(model, look(path), problem)
+    session = Session(model, out[0], [])
+    n = ffi.new("size_t *")
+    note = lib.plp_session_note(session.pointer, n)
+    try:
+        session._restore(unpack(bytes(ffi.buffer(note, n[0])) if n[0] else b""))
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _recomputed(model: "Model", file, problem: Exception) -> Session:
+    """A sound file of this model whose stored prefix is not what it was: its tokens still say everything."""
+    from .prefix import fingerprint
+
+    if file.kind != "session" or not file.reference or file.fingerprint != fingerprint(model):
+        raise problem
+    warnings.warn(f"the conversation's beginning will be computed anew: {problem}", RuntimeWarning, stacklevel=4)
+    session = model.session()
+    try:
+        session._restore(file.note)
+        session.sync(file.tokens)
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _check_count(max_tokens: int | None) -> None:

@@ -59,6 +59,7 @@ class Answer:
     finish: str | None = None
     stop_string: str | None = None
     context_full: bool = False
+    dropped_messages: list[dict] = field(default_factory=list)      #: the oldest, given up for room (`when_full="shift"`)
     stats: Stats = field(default_factory=Stats)
 
     def __str__(self) -> str:
@@ -83,6 +84,7 @@ class Stream:
         self._ended = ended                         # told once, with the answer, when nothing more comes
         self._owner = None if exclusive else threading.get_ident()
         self.cancelled = False
+        self.make_room = lambda token: False        # asked at the context limit; true if the token has its place now
 
     def __iter__(self) -> "Stream":
         return self
@@ -117,8 +119,9 @@ class Stream:
         try:
             session._append(token)
         except ContextFull:
-            answer.context_full = True
-            return self._last("length")
+            if not self.make_room(token):
+                answer.context_full = True
+                return self._last("length")
         answer.tokens.append(token)
         answer.logprobs.append(logprob)
         answer.stats.answer_tokens += 1
