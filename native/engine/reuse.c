@@ -278,7 +278,7 @@ plp_status plp_session_sync(plp_session *s, const int32_t *tokens, uint32_t n, p
         plp_session_cut(s, same, same == n);
         did.n_kept = s->n_computed;
         status = plp_session_append(s, tokens + same, n - same, err);
-        if (status == PLP_OK && e->prefix)
+        if (status == PLP_OK && e->prefix && n)
             reuse(s, tokens, n);
     } else {
         did.n_kept = n;

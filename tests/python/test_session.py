@@ -308,3 +308,14 @@ def test_options_that_cannot_be(tiny_path):
                     {"kv_budget": -1}):
         with pytest.raises(InvalidArgument):
             Model.open(tiny_path, **options)
+
+
+def test_an_empty_timeline_finds_nothing_to_reuse(tiny):
+    first = tiny.session()
+    first.sync(LINE[:40])
+    first.compute()
+    second = tiny.session()
+    report = second.sync([])
+    assert (report.kept, report.reused, report.pending) == (0, 0, 0) and second.tokens == [] and second.n_computed == 0
+    second.compute()
+    assert tiny.check()
