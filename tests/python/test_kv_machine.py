@@ -29,9 +29,9 @@ POOLS = {
     "f16, blocks of 32, cache": dict(block=32, kv_cache="1MiB"),
     "q8": dict(kv="q8", kv_cache="64KiB"),
     "q4, shuffled": dict(kv="q4", shuffle=True),
-    "f16, tight, cache": dict(kv_budget="96KiB", kv_cache="64KiB"),
-    "f16, tight, spilling": dict(kv_budget="64KiB", spill=True),
-    "q8, tight, spilling": dict(kv="q8", kv_budget="64KiB", spill=True),
+    "f16, tight, cache": dict(kv_budget="192KiB", kv_cache="96KiB"),           # 12 blocks
+    "f16, tight, spilling": dict(kv_budget="256KiB", spill=True),
+    "q8, tight, spilling": dict(kv="q8", kv_budget="384KiB", spill=True),
 }
 _cold: dict[tuple, np.ndarray] = {}
 
@@ -240,17 +240,26 @@ class Pool(RuleBasedStateMachine):
             path.unlink()
 
 
+@pytest.fixture(scope="module")
+def wide_path(makers, tmp_path_factory):
+    """A model whose blocks are four pages, so that a budget counts blocks and not slabs."""
+    shape = makers.Shape(n_layers=2, n_embd=128, n_ff=64, n_heads=2, n_kv_heads=2, head_dim=64, n_vocab=300, context=512)
+    return makers.tiny(tmp_path_factory.mktemp("wide") / "wide.gguf", shape=shape)
+
+
 @pytest.mark.parametrize("pool", POOLS)
-def test_random_programs(pool, tiny_path, tmp_path):
+def test_random_programs(pool, tiny_path, wide_path, tmp_path):
+    path = wide_path if "kv_budget" in POOLS[pool] else tiny_path
     references = {}
+    _cold.clear()
 
     def cold(options):
         key = options.get("kv", "f16"), options.get("block", 16)
         if key not in references:
-            references[key] = Model.open(tiny_path, threads=1, reuse=False, kv=key[0], block=key[1])
+            references[key] = Model.open(path, threads=1, reuse=False, kv=key[0], block=key[1])
         return references[key]
 
-    machine = type("Machine", (Pool,), dict(path=tiny_path, options=POOLS[pool], folder=tmp_path, cold=staticmethod(cold)))
+    machine = type("Machine", (Pool,), dict(path=path, options=POOLS[pool], folder=tmp_path, cold=staticmethod(cold)))
     run_state_machine_as_test(machine, settings=settings(
         max_examples=PROGRAMS, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True))
     for model in references.values():
