@@ -80,6 +80,8 @@ typedef struct plp_ops {
     /* Room for a batch of this depth; before its first operation. */
     plp_status (*prepare)(plp_backend *b, const plp_batch *batch, plp_error *err);
     uint64_t   (*scratch_bytes)(const plp_backend *b);
+    /* What runs the kernels, in a word, and on how many threads of this machine. */
+    void       (*describe)(const plp_backend *b, char *tier, size_t tier_bytes, uint32_t *n_threads);
 
     plp_status (*buffer)(plp_backend *b, size_t n_bytes, void **out, plp_error *err);   /* until close */
     plp_status (*weight)(plp_backend *b, const plp_tensor *t, plp_weight *out, plp_error *err);
@@ -119,8 +121,5 @@ typedef struct plp_ops {
 struct plp_backend { const plp_ops *ops; };
 
 plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err);
-/* The kernel tier and the size of the worker team. */
-const char *plp_cpu_backend_tier(const plp_backend *b);
-uint32_t    plp_cpu_backend_threads(const plp_backend *b);
 
 #endif

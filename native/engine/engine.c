@@ -1,5 +1,6 @@
 /* engine/engine.c - open and close an engine: file, vocabulary, backend, model, pool, index; and what it says of itself */
 #include "engine/engine.h"
+#include "backend/devices.h"
 #include "base/mem.h"
 #include "format/gguf.h"
 
@@ -52,9 +53,7 @@ static plp_status check_options(plp_engine_options *o, plp_error *err)
 static plp_status open_backend(plp_engine *e, plp_error *err)
 {
     const char *device = e->options.device ? e->options.device : "auto";
-    if (!strcmp(device, "auto") || !strcmp(device, "cpu"))
-        return plp_cpu_backend_open(&e->backend, e->options.n_threads, err);
-    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"%s\" is not in this build; \"cpu\" is", device);
+    return plp_backend_open(&e->backend, device, e->options.n_threads, err);
 }
 
 static plp_status open_pool(plp_engine *e, plp_error *err)
@@ -214,7 +213,7 @@ void plp_engine_get_info(const plp_engine *e, plp_engine_info *out)
 {
     const plp_model *m = e->model;
     *out = (plp_engine_info){
-        .n_threads = plp_cpu_backend_threads(e->backend), .n_layers = m->n_layers, .n_embd = m->n_embd, .n_vocab = m->n_vocab,
+        .n_layers = m->n_layers, .n_embd = m->n_embd, .n_vocab = m->n_vocab,
         .n_heads = m->n_heads, .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .context_train = m->context_train,
         .context_limit = e->options.context_limit, .block_len = e->options.block_len, .weights_bytes = m->weights_bytes,
         .n_params = m->n_params, .kv_budget_bytes = e->options.kv_budget_bytes, .kv_format = e->options.kv_format,
@@ -223,7 +222,7 @@ void plp_engine_get_info(const plp_engine *e, plp_engine_info *out)
         out->kv_bytes_per_token += plp_model_block_bytes(m, g, PLP_KV_F16) / e->options.block_len;
     memcpy(out->architecture, m->architecture, sizeof out->architecture);
     snprintf(out->device, sizeof out->device, "%s", e->backend->ops->name);
-    snprintf(out->tier, sizeof out->tier, "%s", plp_cpu_backend_tier(e->backend));
+    e->backend->ops->describe(e->backend, out->tier, sizeof out->tier, &out->n_threads);
 }
 
 const plp_vocab *plp_engine_vocab(const plp_engine *e) { return e->vocab; }

@@ -4,6 +4,7 @@
 #include "base/platform.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static inline plp_cpu *cpu_of(plp_backend *b) { return (plp_cpu *)b; }
@@ -74,6 +75,13 @@ static uint64_t scratch_bytes(const plp_backend *b)
 {
     const plp_cpu *c = (const plp_cpu *)b;
     return c->buffer_bytes + c->parts_bytes;
+}
+
+static void describe(const plp_backend *b, char *tier, size_t tier_bytes, uint32_t *n_threads)
+{
+    const plp_cpu *c = (const plp_cpu *)b;
+    snprintf(tier, tier_bytes, "%s", c->k->tier);
+    *n_threads = plp_team_size(c->team);
 }
 
 /* ---- one loop over rows ---- */
@@ -221,7 +229,7 @@ static void cpu_close(plp_backend *b)
 }
 
 static const plp_ops ops = {
-    .name = "cpu", .close = cpu_close, .plan = plan, .prepare = prepare, .scratch_bytes = scratch_bytes,
+    .name = "cpu", .close = cpu_close, .plan = plan, .prepare = prepare, .scratch_bytes = scratch_bytes, .describe = describe,
     .buffer = buffer, .weight = weight, .upload = upload, .download = download,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
@@ -248,6 +256,3 @@ plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error
     *out = &c->base;
     return PLP_OK;
 }
-
-const char *plp_cpu_backend_tier(const plp_backend *b)    { return ((const plp_cpu *)b)->k->tier; }
-uint32_t    plp_cpu_backend_threads(const plp_backend *b) { return plp_team_size(((const plp_cpu *)b)->team); }

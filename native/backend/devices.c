@@ -1,0 +1,44 @@
+/*
+ * backend/devices.c - the list of devices by name
+ *
+ * "auto" is the CPU: the GPU backends have been executed by tests only, not on the hardware they are for,
+ * and what nobody has seen run is not a default.
+ */
+#include "backend/devices.h"
+
+#ifdef PLP_EMU
+#include "backend/emu/emu.h"
+#endif
+
+#include <stdio.h>
+#include <string.h>
+
+static plp_status open_cpu(plp_backend **out, uint32_t n_threads, plp_error *err) { return plp_cpu_backend_open(out, n_threads, err); }
+
+static plp_status open_emu(plp_backend **out, uint32_t n_threads, plp_error *err)
+{
+#ifdef PLP_EMU
+    return plp_emu_backend_open(out, err);
+#else
+    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"emu\" was left out of this build (PLP_EMU=OFF)");
+#endif
+}
+
+static const struct device {
+    const char *name, *what;
+    plp_status (*open)(plp_backend **out, uint32_t n_threads, plp_error *err);
+} devices[] = {
+    { "cpu",   "this machine's CPU", open_cpu },
+    { "emu",   "the GPU kernels on the CPU: slow, for tests", open_emu },
+};
+enum { N_DEVICES = sizeof devices / sizeof *devices };
+
+plp_status plp_backend_open(plp_backend **out, const char *device, uint32_t n_threads, plp_error *err)
+{
+    if (!strcmp(device, "auto"))
+        device = "cpu";
+    for (uint32_t i = 0; i < N_DEVICES; i++)
+        if (!strcmp(devices[i].name, device))
+            return devices[i].open(out, n_threads, err);
+    return plp_fail(err, PLP_E_ARG, "device \"%.40s\" is not known; auto, cpu, cuda, metal and emu are", device);
+}

@@ -1,0 +1,74 @@
+/*
+ * backend/gpu/gpu.h - the GPU backend's state: a list of commands in the making, and where things lie
+ *
+ * gpu.c         open and close, memory, the list, operations that are one kernel
+ * gpu_kv.c      block tables of a batch, KV store, sealing, attention
+ *
+ * Operations append commands; the list runs when it is full, when the host wants to read, or before a new
+ * batch. What a batch needs from the host (ids, positions, block addresses) goes through a staging area
+ * that is filled from its start again for each batch, in the same places: so the commands of one decode
+ * step are the bytes of the one before, until the context enters another split.
+ */
+#ifndef PLP_BACKEND_GPU_GPU_H
+#define PLP_BACKEND_GPU_GPU_H
+
+#include "backend/gpu/device.h"
+#include "backend/gpu/host.h"
+#include "base/platform.h"
+
+#define PLP_GPU_MAX_COMMANDS 1024u      /* of a list; a decode step of 64 layers fits */
+#define PLP_GPU_MAX_GROUPS   4u         /* of layers that share blocks */
+
+/* A batch's tables on the device, for one group of layers. */
+typedef struct plp_gpu_tables {
+    bool  ready;
+    void *sealed, *open;                /* gpu_block [] */
+    void *pieces, *folds, *seals;
+    u32   n_few, n_many, n_folds, n_seals, few_queries;
+} plp_gpu_tables;
+
+typedef struct plp_gpu_memory { void *address; size_t n_bytes; } plp_gpu_memory;
+
+typedef struct plp_gpu {
+    plp_backend      base;
+    plp_gpu_device  *dev;
+    plp_mutex       *lock;              /* guards the list and the device */
+    plp_gpu_command *list;
+    u32              n, limit;
+    plp_error        failure;           /* status < 0: the device is lost */
+
+    plp_gpu_memory  *buffers;           /* [n_buffers], until close */
+    u32              n_buffers, cap_buffers;
+    uint64_t         buffer_bytes;
+    plp_plan         plan;
+    void            *packed, *scales, *sums;    /* activations as integers */
+    void            *parts;
+    size_t           parts_bytes;
+
+    uint8_t         *stage;             /* host's view */
+    uint8_t         *stage_at;          /* device's */
+    size_t           stage_bytes, staged;
+    void            *spare;             /* device memory for what finds no room in the staging area */
+    size_t           spare_bytes;
+
+    bool             have_rows;
+    void            *rows, *seqs;
+    plp_gpu_tables   tables[PLP_GPU_MAX_GROUPS];
+} plp_gpu;
+
+/* Append a kernel: groups x by y of n_threads. */
+void  plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const void *args, size_t args_bytes);
+#define PLP_GPU_LAUNCH(g, kernel, x, y, n_threads, ...) \
+    plp_gpu_launch(g, kernel, x, y, n_threads, &(__VA_ARGS__), sizeof(__VA_ARGS__))
+/* n bytes for this batch: where the host writes them (NULL: no room), and their device address. */
+void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address);
+/* The same with contents; always finds a place. */
+void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes);
+
+/* Bytes that a batch's tables may take in the staging area, and its partial sums. */
+size_t plp_gpu_table_bytes(const plp_batch *batch);
+size_t plp_gpu_part_bytes(const plp_plan *plan, const plp_batch *batch);
+void   plp_gpu_kv_store(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *k, const float *v, size_t ld);
+void   plp_gpu_attention(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *q, size_t ldq, float *out, size_t ldo);
+
+#endif
