@@ -24,11 +24,23 @@ static plp_status open_emu(plp_backend **out, uint32_t n_threads, plp_error *err
 #endif
 }
 
+static plp_status open_cuda(plp_backend **out, uint32_t n_threads, plp_error *err)
+{
+    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"cuda\" is not in this build; \"cpu\" is");
+}
+
+static plp_status open_metal(plp_backend **out, uint32_t n_threads, plp_error *err)
+{
+    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"metal\" is not in this build; \"cpu\" is");
+}
+
 static const struct device {
     const char *name, *what;
     plp_status (*open)(plp_backend **out, uint32_t n_threads, plp_error *err);
 } devices[] = {
     { "cpu",   "this machine's CPU", open_cpu },
+    { "cuda",  "an NVIDIA GPU", open_cuda },
+    { "metal", "an Apple GPU", open_metal },
     { "emu",   "the GPU kernels on the CPU: slow, for tests", open_emu },
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };

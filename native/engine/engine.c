@@ -53,7 +53,10 @@ static plp_status check_options(plp_engine_options *o, plp_error *err)
 static plp_status open_backend(plp_engine *e, plp_error *err)
 {
     const char *device = e->options.device ? e->options.device : "auto";
-    return plp_backend_open(&e->backend, device, e->options.n_threads, err);
+    const plp_status s = plp_backend_open(&e->backend, device, e->options.n_threads, err);
+    if (s == PLP_OK && e->backend->ops->slab_map && e->options.kv_layout != PLP_LAYOUT_PAGED)
+        return plp_fail(err, PLP_E_ARG, "contiguous KV is a baseline for the CPU; device \"%.40s\" has pages only", device);
+    return s;
 }
 
 static plp_status open_pool(plp_engine *e, plp_error *err)

@@ -201,10 +201,16 @@ static plp_status adopt_block(plp_session *s, plp_store *store, uint32_t cls, vo
     plp_block b;
     plp_status status;
 
-    plp_store_keep(store);
-    if ((status = plp_pool_adopt(e->pool, cls, data, plp_store_drop, store, &b, err)) < 0) {
-        plp_store_drop(store);
-        return status;
+    if (e->backend->ops->slab_map) {        /* blocks lie with the device, the file's pages do not */
+        if ((status = plp_pool_take(e->pool, cls, 1, &b, err)) < 0)
+            return status;
+        e->backend->ops->upload(e->backend, plp_pool_data(e->pool, b), data, plp_pool_block_bytes(e->pool, cls));
+    } else {
+        plp_store_keep(store);
+        if ((status = plp_pool_adopt(e->pool, cls, data, plp_store_drop, store, &b, err)) < 0) {
+            plp_store_drop(store);
+            return status;
+        }
     }
     if ((status = plp_table_adopt(&s->table[cls / 2], e->pool, b, err)) < 0)
         plp_pool_drop(e->pool, b);

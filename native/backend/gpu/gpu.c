@@ -27,11 +27,9 @@ static void finish(plp_gpu *g)
         g->dev->driver->wait(g->dev, &g->failure);
 }
 
-void plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const void *args, size_t args_bytes)
+/* Lock held. */
+static void launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const void *args, size_t args_bytes)
 {
-    if (x == 0 || y == 0)
-        return;
-    plp_mutex_lock(g->lock);
     plp_gpu_command *c = &g->list[g->n++];
     memset(c, 0, sizeof *c);
     c->kernel = kernel;
@@ -41,15 +39,25 @@ void plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const v
     memcpy(c->args, args, args_bytes);
     if (g->n >= g->limit)
         flush(g);
+}
+
+void plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const void *args, size_t args_bytes)
+{
+    if (x == 0 || y == 0)
+        return;
+    plp_mutex_lock(g->lock);
+    launch(g, kernel, x, y, n_threads, args, args_bytes);
     plp_mutex_unlock(g->lock);
 }
 
 /* One thread an element. */
 static u32 groups_of(uint64_t n) { return (u32)((n + PLP_GPU_THREADS - 1) / PLP_GPU_THREADS); }
 
+/* Lock held. */
 static void copy(plp_gpu *g, void *to, const void *from, size_t n_bytes)
 {
-    PLP_GPU_LAUNCH(g, K_copy_words, groups_of(n_bytes / 4), 1, PLP_GPU_THREADS, (copy_args){ to, from, n_bytes / 4 });
+    const copy_args a = { to, from, n_bytes / 4 };
+    launch(g, K_copy_words, groups_of(a.n), 1, PLP_GPU_THREADS, &a, sizeof a);
 }
 
 /* ---- memory ---- */
@@ -161,7 +169,8 @@ static void slab_unmap(void *backend, void *p, size_t n_bytes)
 
 /* ---- staging ---- */
 
-void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address)
+/* Lock held. NULL: no room. */
+static void *stage(plp_gpu *g, size_t n_bytes, void **address)
 {
     const size_t at = g->staged, end = at + (n_bytes + 15) / 16 * 16;
     if (end > g->stage_bytes)
@@ -171,33 +180,43 @@ void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address)
     return g->stage + at;
 }
 
+void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address)
+{
+    plp_mutex_lock(g->lock);
+    void *to = stage(g, n_bytes, address);
+    plp_mutex_unlock(g->lock);
+    return to;
+}
+
 /* Without room, the place is one that all before has been done with. */
 void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes)
 {
-    void *at, *to = plp_gpu_stage(g, n_bytes, &at);
-    if (to) {
-        memcpy(to, host, n_bytes);
-        return at;
-    }
+    void *at = g->spare, *to;
     plp_mutex_lock(g->lock);
-    finish(g);
-    g->dev->driver->write(g->dev, g->spare, host, n_bytes < g->spare_bytes ? n_bytes : g->spare_bytes);
+    if ((to = stage(g, n_bytes, &at))) {
+        memcpy(to, host, n_bytes);
+    } else {
+        finish(g);
+        g->dev->driver->write(g->dev, at, host, n_bytes < g->spare_bytes ? n_bytes : g->spare_bytes);
+    }
     plp_mutex_unlock(g->lock);
-    return g->spare;
+    return at;
 }
 
+/* Also called by sessions that restore blocks while a batch is on its way. */
 static void upload(plp_backend *b, void *to, const void *host, size_t n_bytes)
 {
     plp_gpu *g = gpu_of(b);
-    void *at, *stage = n_bytes % 4 ? NULL : plp_gpu_stage(g, n_bytes, &at);
-    if (stage) {
-        memcpy(stage, host, n_bytes);
-        copy(g, to, at, n_bytes);
-        return;
-    }
+    void *at, *room;
+
     plp_mutex_lock(g->lock);
-    finish(g);
-    g->dev->driver->write(g->dev, to, host, n_bytes);
+    if (n_bytes && n_bytes % 4 == 0 && (room = stage(g, n_bytes, &at))) {
+        memcpy(room, host, n_bytes);
+        copy(g, to, at, n_bytes);
+    } else {
+        finish(g);
+        g->dev->driver->write(g->dev, to, host, n_bytes);
+    }
     plp_mutex_unlock(g->lock);
 }
 
@@ -214,7 +233,12 @@ static void download(plp_backend *b, void *host, const void *from, size_t n_byte
     plp_mutex_unlock(g->lock);
 }
 
-static void copy_block(plp_backend *b, void *to, const void *from, size_t n_bytes) { copy(gpu_of(b), to, from, n_bytes); }
+static void copy_block(plp_backend *b, void *to, const void *from, size_t n_bytes)
+{
+    plp_mutex_lock(gpu_of(b)->lock);
+    copy(gpu_of(b), to, from, n_bytes);
+    plp_mutex_unlock(gpu_of(b)->lock);
+}
 
 /* ---- plan and prepare ---- */
 
