@@ -5,6 +5,7 @@
  * and what nobody has seen run is not a default.
  */
 #include "backend/devices.h"
+#include "backend/cuda/cuda.h"
 
 #ifdef PLP_EMU
 #include "backend/emu/emu.h"
@@ -24,10 +25,7 @@ static plp_status open_emu(plp_backend **out, uint32_t n_threads, plp_error *err
 #endif
 }
 
-static plp_status open_cuda(plp_backend **out, uint32_t n_threads, plp_error *err)
-{
-    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"cuda\" is not in this build; \"cpu\" is");
-}
+static plp_status open_cuda(plp_backend **out, uint32_t n_threads, plp_error *err) { return plp_cuda_backend_open(out, err); }
 
 static plp_status open_metal(plp_backend **out, uint32_t n_threads, plp_error *err)
 {

@@ -446,16 +446,10 @@ static void run_suite(const plp_simt_body *table, uint32_t seed, bool brief)
     suite s;
     if (!suite_open(&s, table, seed, brief))
         return;
-    check_norms(&s);
-    check_rope(&s);
-    check_elements(&s);
-    check_embed(&s);
-    check_products(&s);
-    check_kv(&s);
-    if (!brief) {
-        check_long_product(&s);
-        check_long_kv(&s);
-    }
+    void (*const checks[])(suite *) = { check_norms, check_rope, check_elements, check_embed, check_products, check_kv,
+                                        check_long_product, check_long_kv };
+    for (int i = 0; i < (brief ? 6 : 8) && !(brief && check_failed); i++)
+        checks[i](&s);
     suite_close(&s);
 }
 

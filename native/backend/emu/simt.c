@@ -4,7 +4,9 @@
  * A switch saves the callee-saved registers on the stack and changes the stack pointer: about 10 ns.
  * x86-64 and AArch64 have it in assembly; other machines use ucontext.
  *
- * Waiting is passing the turn to the next fiber in the order until the phase counter moves on. When a whole
+ * Waiting is passing the turn to the next fiber in the order until the phase counter moves on. Who waits for
+ * its simdgroup passes it, in every second group, only within the simdgroup: so one runs far ahead of the
+ * others, and what it must not overtake shows; in the other groups all go abreast. When a whole
  * round of turns brings no arrival anywhere, those who wait do so for somebody who will never come. All who
  * meet must do so at the same site (source line, or mask of an exchange).
  */
@@ -55,6 +57,9 @@ plp_simt_state plp_simt;
 static struct {
     fiber    fibers[PLP_SIMT_MAX_THREADS], scheduler;
     int      order[PLP_SIMT_MAX_THREADS], turn;
+    int      place[PLP_SIMT_MAX_THREADS];       /* of a fiber in the order */
+    int      mate[PLP_SIMT_MAX_THREADS];        /* the next of its simdgroup in the order */
+    bool     ahead;                             /* simdgroups may run ahead */
     uint32_t arrived, phase, site, n_done, generation;
     uint64_t progress;          /* arrivals and ends */
     meeting  simds[MAX_SIMDS];
@@ -149,6 +154,14 @@ static void pass_turn(void)
         go(st.order[st.turn]);
 }
 
+static void pass_turn_in_simd(void)
+{
+    const int next = st.mate[plp_simt.thread];
+    st.turn = st.place[next];
+    if (next != plp_simt.thread)
+        go(next);
+}
+
 /* The launch is given up: back to the scheduler, never to return. */
 static void give_up(const char *at)
 {
@@ -182,7 +195,7 @@ static void entry(void)
 /* ---- meeting ---- */
 
 /* Let others run until *phase is no longer `old`. */
-static void wait_for(const uint32_t *phase, uint32_t old, const char *at)
+static void wait_for(const uint32_t *phase, uint32_t old, void (*pass)(void), const char *at)
 {
     uint64_t seen = st.progress;
     for (int turns = 0; *phase == old; turns++) {
@@ -192,7 +205,7 @@ static void wait_for(const uint32_t *phase, uint32_t old, const char *at)
         } else if (turns > plp_simt.n_threads) {
             give_up(at);
         }
-        pass_turn();
+        pass();
     }
 }
 
@@ -208,7 +221,7 @@ void plp_simt_barrier(uint32_t site)
         st.phase++;
         return;
     }
-    wait_for(&st.phase, phase, "a barrier");
+    wait_for(&st.phase, phase, pass_turn, "a barrier");
 }
 
 /* `out` is safe until the next meeting, to which everybody comes after reading it. */
@@ -226,7 +239,7 @@ static const meeting *meet(uint32_t value, uint32_t site)
         memcpy(m->out, m->in, sizeof m->in);
         m->phase++;
     } else {
-        wait_for(&m->phase, phase, "a simdgroup operation");
+        wait_for(&m->phase, phase, st.ahead ? pass_turn_in_simd : pass_turn, "a simdgroup operation");
     }
     return m;
 }
@@ -260,6 +273,25 @@ static void shuffle(uint32_t *seed, uint32_t n)
     }
 }
 
+/* Where each fiber stands, and its next of the same simdgroup. */
+static void link_mates(uint32_t n)
+{
+    int last[MAX_SIMDS], first[MAX_SIMDS];
+    for (uint32_t i = 0; i < n / SIMD_WIDTH; i++)
+        last[i] = -1;
+    for (uint32_t i = 0; i < n; i++) {
+        const int f = st.order[i], simd = f / SIMD_WIDTH;
+        st.place[f] = (int)i;
+        if (last[simd] < 0)
+            first[simd] = f;
+        else
+            st.mate[last[simd]] = f;
+        last[simd] = f;
+    }
+    for (uint32_t i = 0; i < n / SIMD_WIDTH; i++)
+        st.mate[last[i]] = first[i];
+}
+
 static bool run(const uint32_t groups[2], uint32_t n_threads, uint32_t seed)
 {
     for (uint32_t i = 0; i < n_threads; i++) {
@@ -267,10 +299,15 @@ static bool run(const uint32_t groups[2], uint32_t n_threads, uint32_t seed)
         prepare(&st.fibers[i], entry);
         st.fibers[i].fake = NULL;
     }
+    link_mates(n_threads);
+    st.ahead = seed & 1;
     for (plp_simt.group[1] = 0; plp_simt.group[1] < groups[1]; plp_simt.group[1]++)
         for (plp_simt.group[0] = 0; plp_simt.group[0] < groups[0]; plp_simt.group[0]++) {
-            if (seed)
+            if (seed) {
                 shuffle(&seed, n_threads);
+                link_mates(n_threads);
+                st.ahead = !st.ahead;
+            }
             st.arrived = st.n_done = 0;
             st.turn = 0;
             memset(st.simds, 0, (n_threads / SIMD_WIDTH) * sizeof *st.simds);
