@@ -41,6 +41,7 @@ static const plp_tier tiers[] = {
     { "dotprod", PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD, plp_fill_dotprod },
     { "i8mm",    PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD | PLP_CPU_I8MM, plp_fill_i8mm },
 #elif defined __x86_64__
+    { "avx2",    PLP_NEEDS_AVX2, plp_fill_avx2 },
     { "avx512",  PLP_NEEDS_AVX512, plp_fill_avx512 },
 #endif
 };

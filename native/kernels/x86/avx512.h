@@ -2,22 +2,6 @@
  * kernels/x86/avx512.h - what the files of the tier "avx512" share: lanes, transposes, exp, packed activations
  *
  * Only avx512_*.c may include this. The tier needs AVX-512 F, BW, DQ, VL, VNNI and VBMI, AVX2, FMA, F16C.
- *
- * Packed activations have one of two shapes, by the number of tokens n:
- *
- *   n <= STREAM_TOKENS, for one row at a time (avx512_stream.c); per token, for n_padded blocks:
- *     int8 q[n_padded][32]        blocks as they are (Q8_0, Q6_K)
- *     int8 first[n_padded][16], second[n_padded][16]   their halves (Q4_0, Q4_1: low and high nibbles)
- *     i32  pair[n_padded / 8][8][16]   for Q4_K, dwords of two 256-blocks in the order that interleaving
- *                                 their rows gives: dwords 0..3 of even blocks' halves, then of odd ones'
- *     f32 xs | f32 xm | i32 xi | i32 x0, [n_padded] each
- *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
- *     consecutive blocks of a stream of rows find theirs wherever a row begins.
- *   else, for tiles of 4 tokens (avx512_panel.c), in the order they are read:
- *     [chunk of k][tile][block] of x_tile
- *
- *   xs  scale                  xi  -128 * sum(q), because weights are stored as unsigned w + 128
- *   xm  xs * sum(q)            x0  the same of the first 16 only
  */
 #ifndef PLP_KERNELS_X86_AVX512_H
 #define PLP_KERNELS_X86_AVX512_H
@@ -27,56 +11,8 @@
 #include "kernels/kernels.h"
 #include "kernels/ref/math.h"
 #include "kernels/ref/ref.h"
+#include "kernels/x86/packed.h"
 #include "kernels/x86/x86.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-enum {
-    STREAM_TOKENS = 6,      /* measured: from 7 on, panels are as fast */
-    TILE_TOKENS   = 4,
-    CHUNK_BLOCKS  = 24,     /* k / 32 of a panel: with 48 rows it stays near L1 */
-};
-
-/* ---- layouts ------------------------------------------------------------------------------ */
-
-typedef struct x_tile {                     /* one 32-block of 4 tokens: three cache lines */
-    int8_t  q[8][TILE_TOKENS][4];
-    float   xs[TILE_TOKENS], xm[TILE_TOKENS];
-    int32_t xi[TILE_TOKENS], x0[TILE_TOKENS];
-} x_tile;
-
-typedef struct x_stream {                   /* views into one token's part */
-    const int8_t  *q, *first, *second;
-    const int32_t *pair;
-    const float   *xs, *xm;
-    const int32_t *xi, *x0;
-} x_stream;
-
-INLINE uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
-INLINE uint32_t stream_padded(uint32_t n_blocks) { return round_up(n_blocks + 16, 16); }
-INLINE size_t   stream_bytes(uint32_t n_blocks) { return (size_t)stream_padded(n_blocks) * (32 + 32 + 64 + 16); }
-
-INLINE x_stream stream_view(const void *packed, uint32_t n_blocks, uint32_t token)
-{
-    const size_t n = stream_padded(n_blocks);
-    const int8_t *q = (const int8_t *)packed + token * stream_bytes(n_blocks);
-    const int32_t *pair = (const int32_t *)(q + 64 * n), *xi = pair + 16 * n;
-    return (x_stream){ q, q + 32 * n, q + 48 * n, pair, (const float *)xi + 2 * n, (const float *)xi + 3 * n, xi, xi + n };
-}
-
-/* k is cut into equal chunks of whole 256-blocks where there are several. */
-INLINE uint32_t chunk_blocks(uint32_t n_blocks)
-{
-    const uint32_t n = (n_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
-    return n <= 1 ? n_blocks : round_up((n_blocks + n - 1) / n, 8);
-}
-
-/* The records of `tile` for the chunk that starts at block b0 and has n blocks. */
-INLINE size_t tile_offset(uint32_t n_tiles, uint32_t b0, uint32_t n, uint32_t tile)
-{
-    return (size_t)n_tiles * b0 + (size_t)tile * n;
-}
 
 /* The two product paths; r1 - r0 is any number. */
 void   plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
@@ -93,9 +29,6 @@ void   plp_fill_avx512_sealed(plp_kernels *k);
 
 /* ---- lanes -------------------------------------------------------------------------------- */
 
-INLINE uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
-INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-INLINE uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 INLINE __m128i  load_128(const void *p) { return _mm_loadu_si128(p); }
 INLINE __m256i  load_256(const void *p) { return _mm256_loadu_si256(p); }
 INLINE __m512i  load_512(const void *p) { return _mm512_loadu_si512(p); }
@@ -132,14 +65,6 @@ INLINE float fold16(__m512 v)
     const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
-}
-
-/* Q4_K's twelve bytes -> eight 6-bit scales and eight 6-bit minimums, a byte each. */
-INLINE void q4_k_scales(const uint8_t *p, uint64_t *sc, uint64_t *min)
-{
-    const uint32_t a = load_u32(p), b = load_u32(p + 4), c = load_u32(p + 8);
-    *sc = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
-    *min = (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
 }
 
 /* ---- the functions of ref/math.h, sixteen at a time --------------------------------------- */

@@ -112,7 +112,7 @@ static void widen(float *to, const uint16_t *k, uint32_t block_len, const uint16
 static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
 {
     const uint32_t dim = a->head_dim;
-    const uint16_t *k = tile, *v = k + (size_t)dim * block_len, *ahead = next;
+    const uint16_t *k = tile, *v = k + (size_t)dim * block_len, *follow = next;
     float wide[2 * UNIT * 256] __attribute__((aligned(64)));
     const bool widened = a->n_q >= 2 * GROUP && !seen.lo && block_len >= UNIT;
 
@@ -132,9 +132,9 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
                 blind = blind && u.lo[g] >= u.hi[g];
             }
             if (blind) continue;
-            if (ahead && i == 0) {
-                u.next_k = (const char *)(ahead + (size_t)at * dim);
-                u.next_v = (const char *)(ahead + (size_t)(block_len + at) * dim);
+            if (follow && i == 0) {
+                u.next_k = (const char *)(follow + (size_t)at * dim);
+                u.next_v = (const char *)(follow + (size_t)(block_len + at) * dim);
             }
             attend_for[n - 1](a, i, &u);
         }

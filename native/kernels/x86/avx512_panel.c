@@ -274,27 +274,6 @@ size_t plp_avx512_panel_work(uint32_t n, uint32_t k)
     return sizeof(panel_work) + (chunk_blocks(k / 32) < k / 32 ? sums_bytes : 0);
 }
 
-/* Rows r.. of a set of which only n_rows < 16 exist: the rest are zeros, which have zero scales. */
-static const uint8_t *stage_rows(const uint8_t *p, size_t stride, uint32_t n_rows, size_t n_bytes, uint8_t *stage)
-{
-    memset(stage, 0, 16 * n_bytes);
-    for (uint32_t i = 0; i < n_rows; i++) memcpy(stage + i * n_bytes, p + i * stride, n_bytes);
-    return stage;
-}
-
-/* The file bytes that are unpacked next, fetched a little with every tile. */
-typedef struct ahead {
-    const uint8_t *p;
-    size_t         stride;
-    uint32_t       n_rows, lines, done;
-} ahead;
-
-static void fetch(ahead *a, uint32_t until)
-{
-    for (; a->done < until && a->done < a->n_rows * a->lines; a->done++)
-        _mm_prefetch((const char *)a->p + a->done / a->lines * a->stride + a->done % a->lines * 64, _MM_HINT_T1);
-}
-
 void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                       bool add, void *work)
 {
@@ -332,7 +311,7 @@ void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void
                     io.add = add;
                     io.mask = lanes_below(n_rows - (sets - 1) * 16);
                 }
-                fetch(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
+                fetch_until(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
                 tile_for[f.form][sets - 1][tokens - 1](&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), io);
             }
         }

@@ -9,6 +9,7 @@ enum {
     PLP_NEEDS_AVX512 = PLP_NEEDS_AVX2 | PLP_CPU_AVX512 | PLP_CPU_AVX512_VNNI | PLP_CPU_AVX512_VBMI,
 };
 
+void plp_fill_avx2(plp_kernels *k);
 void plp_fill_avx512(plp_kernels *k);
 
 #endif

@@ -1,0 +1,183 @@
+/*
+ * kernels/x86/avx2.h - what the files of the tier "avx2" share: eight lanes, transposes, exp, the running softmax
+ *
+ * Only avx2_*.c may include this. The tier needs AVX2, FMA and F16C. The sixteen lanes of the contract are a
+ * pair of registers, lanes 0..7 and 8..15.
+ */
+#ifndef PLP_KERNELS_X86_AVX2_H
+#define PLP_KERNELS_X86_AVX2_H
+
+#include <immintrin.h>
+
+#include "kernels/kernels.h"
+#include "kernels/ref/math.h"
+#include "kernels/ref/ref.h"
+#include "kernels/x86/packed.h"
+#include "kernels/x86/x86.h"
+
+/* The two product paths; r1 - r0 is any number. */
+void   plp_avx2_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                       bool add, void *work);
+size_t plp_avx2_stream_work(uint32_t n, uint32_t k);
+void   plp_avx2_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                      bool add, void *work);
+size_t plp_avx2_panel_work(uint32_t n, uint32_t k);
+size_t plp_avx2_float_work(uint32_t k);
+void   plp_fill_avx2_pack(plp_kernels *k);
+void   plp_fill_avx2_float(plp_kernels *k);
+void   plp_fill_avx2_vector(plp_kernels *k);
+void   plp_fill_avx2_attention(plp_kernels *k);
+void   plp_fill_avx2_sealed(plp_kernels *k);
+
+/* ---- lanes -------------------------------------------------------------------------------- */
+
+typedef struct pair { __m256 a, b; } pair;
+
+INLINE __m128i load_128(const void *p) { return _mm_loadu_si128(p); }
+INLINE __m256i load_256(const void *p) { return _mm256_loadu_si256(p); }
+INLINE __m256  splat(float f)          { return _mm256_set1_ps(f); }
+INLINE __m256  halves(const void *p)   { return _mm256_cvtph_ps(load_128(p)); }
+INLINE __m256i low4(__m256i v)         { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+INLINE __m256i high4(__m256i v)        { return low4(_mm256_srli_epi16(v, 4)); }
+INLINE __m256  negate(__m256 v)        { return _mm256_xor_ps(v, splat(-0.0f)); }
+INLINE __m256i two_128(const void *low, const void *high) { return _mm256_set_m128i(load_128(high), load_128(low)); }
+
+/* Eight bytes as numbers. */
+INLINE __m256 bytes_ps(const void *p)        { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+INLINE __m256 signed_bytes_ps(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+
+/* 8 rows of 16 bytes, `stride` apart -> out[c]: dword c of rows 0..7. */
+INLINE void transpose_8x4(const void *from, size_t stride, __m256i out[4])
+{
+    const uint8_t *p = from, *q = p + 4 * stride;
+    const __m256i r0 = two_128(p, q), r1 = two_128(p + stride, q + stride);
+    const __m256i r2 = two_128(p + 2 * stride, q + 2 * stride), r3 = two_128(p + 3 * stride, q + 3 * stride);
+    const __m256i a = _mm256_unpacklo_epi32(r0, r1), b = _mm256_unpacklo_epi32(r2, r3);
+    const __m256i c = _mm256_unpackhi_epi32(r0, r1), d = _mm256_unpackhi_epi32(r2, r3);
+    out[0] = _mm256_unpacklo_epi64(a, b);
+    out[1] = _mm256_unpackhi_epi64(a, b);
+    out[2] = _mm256_unpacklo_epi64(c, d);
+    out[3] = _mm256_unpackhi_epi64(c, d);
+}
+
+/* The fold of sum16. */
+INLINE float fold16(pair v)
+{
+    const __m256 a = _mm256_add_ps(v.a, v.b);
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+INLINE float max8(__m256 a)
+{
+    const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* Sixteen results to y, the first n of them; added to what is there if `add`. */
+INLINE void put_rows(float *y, pair v, uint32_t n, bool add)
+{
+    if (n >= 16) {
+        if (add) v = (pair){ _mm256_add_ps(_mm256_loadu_ps(y), v.a), _mm256_add_ps(_mm256_loadu_ps(y + 8), v.b) };
+        _mm256_storeu_ps(y, v.a);
+        _mm256_storeu_ps(y + 8, v.b);
+        return;
+    }
+    float out[16];
+    _mm256_storeu_ps(out, v.a);
+    _mm256_storeu_ps(out + 8, v.b);
+    for (uint32_t i = 0; i < n; i++) y[i] = add ? y[i] + out[i] : out[i];
+}
+
+/* ---- the functions of ref/math.h, eight at a time ----------------------------------------- */
+
+INLINE __m256 exp8(__m256 x)
+{
+    x = _mm256_min_ps(_mm256_max_ps(x, splat(PLP_EXP_MIN)), splat(PLP_EXP_MAX));
+    const __m256 shifted = _mm256_add_ps(_mm256_mul_ps(x, splat(PLP_LOG2E)), splat(PLP_ROUND_MAGIC));
+    const __m256 n = _mm256_sub_ps(shifted, splat(PLP_ROUND_MAGIC));
+    __m256 r = _mm256_fmadd_ps(n, splat(-PLP_LN2_HI), x);
+    r = _mm256_fmadd_ps(n, splat(-PLP_LN2_LO), r);
+    __m256 p = _mm256_fmadd_ps(splat(PLP_EXP_C6), r, splat(PLP_EXP_C5));
+    p = _mm256_fmadd_ps(p, r, splat(PLP_EXP_C4));
+    p = _mm256_fmadd_ps(p, r, splat(PLP_EXP_C3));
+    p = _mm256_fmadd_ps(p, r, splat(PLP_EXP_C2));
+    p = _mm256_fmadd_ps(p, r, splat(1));
+    p = _mm256_fmadd_ps(p, r, splat(1));
+    const __m256i e = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_castps_si256(splat(PLP_ROUND_MAGIC)));
+    return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23)));
+}
+
+INLINE __m256 tanh8(__m256 x)
+{
+    const __m256 sign = splat(-0.0f), u = _mm256_mul_ps(x, x), a = _mm256_andnot_ps(sign, x);
+    __m256 p = _mm256_fmadd_ps(splat(PLP_TANH_C4), u, splat(PLP_TANH_C3));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_TANH_C2));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_TANH_C1));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_TANH_C0));
+    const __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(x, u), p, x);
+    const __m256 e = _mm256_add_ps(exp8(_mm256_add_ps(a, a)), splat(1));
+    const __m256 large = _mm256_sub_ps(splat(1), _mm256_div_ps(splat(2), e));
+    return _mm256_blendv_ps(_mm256_or_ps(large, _mm256_and_ps(sign, x)), small,
+                            _mm256_cmp_ps(a, splat(PLP_TANH_SPLIT), _CMP_LT_OQ));
+}
+
+INLINE __m256 erf8(__m256 x)
+{
+    const __m256 sign = splat(-0.0f), u = _mm256_mul_ps(x, x), a = _mm256_min_ps(_mm256_andnot_ps(sign, x), splat(4));
+    __m256 p = _mm256_fmadd_ps(splat(PLP_ERF_P6), u, splat(PLP_ERF_P5));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_ERF_P4));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_ERF_P3));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_ERF_P2));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_ERF_P1));
+    p = _mm256_fmadd_ps(p, u, splat(PLP_ERF_P0));
+    __m256 q = _mm256_fmadd_ps(splat(PLP_ERF_Q6), a, splat(PLP_ERF_Q5));
+    q = _mm256_fmadd_ps(q, a, splat(PLP_ERF_Q4));
+    q = _mm256_fmadd_ps(q, a, splat(PLP_ERF_Q3));
+    q = _mm256_fmadd_ps(q, a, splat(PLP_ERF_Q2));
+    q = _mm256_fmadd_ps(q, a, splat(PLP_ERF_Q1));
+    q = _mm256_fmadd_ps(q, a, splat(PLP_ERF_Q0));
+    const __m256 large = _mm256_sub_ps(splat(1), exp8(q));
+    return _mm256_blendv_ps(_mm256_or_ps(large, _mm256_and_ps(sign, x)), _mm256_mul_ps(x, p),
+                            _mm256_cmp_ps(a, splat(1), _CMP_LT_OQ));
+}
+
+/* ---- the running softmax ------------------------------------------------------------------- */
+
+/* Lanes lo <= i < hi, counted from `first`. */
+INLINE __m256 lanes_within(uint32_t lo, uint32_t hi, int first)
+{
+    const __m256i i = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
+    const __m256i not_low = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)lo), i);
+    return _mm256_castsi256_ps(_mm256_andnot_si256(not_low, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)hi), i)));
+}
+
+INLINE __m256 cap8(__m256 v, float cap)
+{
+    return cap > 0 ? _mm256_mul_ps(splat(cap), tanh8(_mm256_div_ps(v, splat(cap)))) : v;
+}
+
+/* Scores of one query for 16 tokens, of which it sees [lo, hi) -> probabilities relative to its maximum, which may
+ * rise; s and acc follow. */
+INLINE pair soften(plp_attn *a, uint32_t i, pair score, uint32_t lo, uint32_t hi)
+{
+    const __m256 unseen = splat(-__builtin_inff());
+    score.a = _mm256_blendv_ps(unseen, cap8(score.a, a->softcap), lanes_within(lo, hi, 0));
+    score.b = _mm256_blendv_ps(unseen, cap8(score.b, a->softcap), lanes_within(lo, hi, 8));
+    const float top = max8(_mm256_max_ps(score.a, score.b));
+    if (top > a->m[i]) {
+        const float c = plp_exp(a->m[i] - top);
+        float *acc = a->acc + (size_t)i * a->head_dim;
+        a->m[i] = top;
+        a->s[i] *= c;
+        for (uint32_t d = 0; d < a->head_dim; d += 8) _mm256_storeu_ps(acc + d, _mm256_mul_ps(_mm256_loadu_ps(acc + d), splat(c)));
+    }
+    const __m256 m = splat(a->m[i]);
+    const pair e = { exp8(_mm256_sub_ps(score.a, m)), exp8(_mm256_sub_ps(score.b, m)) };
+    a->s[i] = a->s[i] + fold16(e);
+    return e;
+}
+
+#endif

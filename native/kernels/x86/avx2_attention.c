@@ -1,0 +1,165 @@
+/*
+ * kernels/x86/avx2_attention.c - tier "avx2": running softmax over f16 tiles
+ *
+ * Sixteen tokens are a pair of registers: a row of K times a broadcast query channel adds to sixteen scores at
+ * once, without horizontal sums. Up to three queries share each loaded row; their outputs, 32 channels at a
+ * time, stay in registers while V is read. The next tile is fetched meanwhile, K while K is used, V with V.
+ */
+#include "kernels/x86/avx2.h"
+
+enum { UNIT = 16, GROUP = 3, WIDE = 4 };    /* tokens; queries; registers of output channels */
+
+INLINE void put_halves(uint16_t *to, const float *x) { _mm_storeu_si128((void *)to, _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT)); }
+
+static void kv_put(void *tile, uint32_t block_len, uint32_t slot, const float *k, const float *v, uint32_t head_dim)
+{
+    uint16_t *to_k = (uint16_t *)tile + slot, *to_v = (uint16_t *)tile + (size_t)(block_len + slot) * head_dim;
+    for (uint32_t d = 0; d < head_dim; d += 8) {
+        uint16_t h[8];
+        put_halves(h, k + d);
+        for (uint32_t i = 0; i < 8; i++) to_k[(size_t)(d + i) * block_len] = h[i];
+        put_halves(to_v + d, v + d);
+    }
+}
+
+/* One unit of a block, for queries i.. of a. */
+typedef struct unit {
+    const uint16_t *k;              /* row d at k + d * block_len */
+    const uint16_t *v;              /* [UNIT][head_dim] */
+    const char     *next_k, *next_v;/* what to fetch, UNIT * head_dim halves each; or NULL */
+    uint32_t        block_len, n_rows;  /* n_rows of V are there: fewer than UNIT in a block of 8 */
+    uint32_t        lo[GROUP], hi[GROUP];
+    bool            whole;          /* every range is all of the unit */
+} unit;
+
+INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, pair out[GROUP])
+{
+    const uint32_t dim = a->head_dim;
+    const float *q = a->q + (size_t)i * dim;
+    pair even[GROUP], odd[GROUP];
+    UNROLL for (int g = 0; g < n; g++) even[g] = odd[g] = (pair){ _mm256_setzero_ps(), _mm256_setzero_ps() };
+    for (uint32_t d = 0; d < dim; d += 2) {
+        if (u->next_k) _mm_prefetch(u->next_k + d * UNIT * sizeof(uint16_t), _MM_HINT_T0);
+        UNROLL for (int o = 0; o < 2; o++) {
+            const uint16_t *k = u->k + (size_t)(d + o) * u->block_len;
+            const __m256 low = halves(k), high = halves(k + 8);
+            UNROLL for (int g = 0; g < n; g++) {
+                pair *c = o ? &odd[g] : &even[g];
+                const __m256 w = splat(q[g * dim + d + o]);
+                c->a = _mm256_fmadd_ps(w, low, c->a);
+                c->b = _mm256_fmadd_ps(w, high, c->b);
+            }
+        }
+    }
+    UNROLL for (int g = 0; g < n; g++) out[g] = (pair){ _mm256_add_ps(even[g].a, odd[g].a), _mm256_add_ps(even[g].b, odd[g].b) };
+}
+
+/* Channels d .. d + 8 * wide of n outputs. `whole` is known at compile time: a token that a query does not
+ * see must not be touched, since 0 * NaN is NaN. */
+INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a, uint32_t i, const unit *u, uint32_t d,
+                     const float p[GROUP][UNIT])
+{
+    const uint32_t dim = a->head_dim;
+    float *to = a->acc + (size_t)i * dim + d;
+    __m256 acc[GROUP][WIDE];
+    UNROLL for (int g = 0; g < n; g++)
+        UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm256_loadu_ps(to + g * dim + 8 * c);
+    for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++) {
+        if (u->next_v)
+            for (int c = 0; c < wide; c += 4) _mm_prefetch(u->next_v + (t * dim + d + 8 * c) * sizeof(uint16_t), _MM_HINT_T0);
+        __m256 w[GROUP];
+        UNROLL for (int g = 0; g < n; g++) w[g] = splat(p[g][t]);
+        UNROLL for (int c = 0; c < wide; c++) {
+            const __m256 v = halves(u->v + (size_t)t * dim + d + 8 * c);
+            UNROLL for (int g = 0; g < n; g++)
+                if (whole || (t >= u->lo[g] && t < u->hi[g])) acc[g][c] = _mm256_fmadd_ps(w[g], v, acc[g][c]);
+        }
+    }
+    UNROLL for (int g = 0; g < n; g++)
+        UNROLL for (int c = 0; c < wide; c++) _mm256_storeu_ps(to + g * dim + 8 * c, acc[g][c]);
+}
+
+INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const unit *u)
+{
+    float p[GROUP][UNIT];
+    pair score[GROUP];
+    scores(n, a, i, u, score);
+    UNROLL for (int g = 0; g < n; g++)
+        if (whole || u->lo[g] < u->hi[g]) {
+            const pair e = soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]);
+            _mm256_storeu_ps(p[g], e.a);
+            _mm256_storeu_ps(p[g] + 8, e.b);
+        }
+    uint32_t d = 0;
+    for (; d + 8 * WIDE <= a->head_dim; d += 8 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
+    for (; d < a->head_dim; d += 8) gather_v(n, 1, whole, a, i, u, d, p);
+}
+
+typedef void attend_fn(plp_attn *a, uint32_t i, const unit *u);
+#define ATTEND(n)                                                           \
+    static __attribute__((noinline)) void attend_##n(plp_attn *a, uint32_t i, const unit *u) \
+    {                                                                       \
+        if (u->whole) attend(n, true, a, i, u);                             \
+        else          attend(n, false, a, i, u);                            \
+    }
+ATTEND(1) ATTEND(2) ATTEND(3)
+static attend_fn *const attend_for[GROUP] = { attend_1, attend_2, attend_3 };
+
+static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
+{
+    const uint32_t dim = a->head_dim;
+    const uint16_t *k = tile, *v = k + (size_t)dim * block_len, *follow = next;
+    for (uint32_t at = 0; at < block_len; at += UNIT)
+        for (uint32_t i = 0; i < a->n_q; i += GROUP) {
+            const uint32_t n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
+            unit u = { .k = k + at, .v = v + (size_t)at * dim, .block_len = block_len, .whole = true,
+                       .n_rows = block_len < UNIT ? block_len : UNIT };
+            bool blind = true;
+            for (uint32_t g = 0; g < n; g++) {
+                const uint32_t from = seen.lo ? seen.lo[i + g] : 0, to = seen.hi ? seen.hi[i + g] : block_len;
+                u.lo[g] = from > at ? from - at : 0;
+                u.hi[g] = to < at ? 0 : to - at < UNIT ? to - at : UNIT;
+                u.whole = u.whole && u.lo[g] == 0 && u.hi[g] == UNIT;
+                blind = blind && u.lo[g] >= u.hi[g];
+            }
+            if (blind) continue;
+            if (follow && i == 0) {
+                u.next_k = (const char *)(follow + (size_t)at * dim);
+                u.next_v = (const char *)(follow + (size_t)(block_len + at) * dim);
+            }
+            attend_for[n - 1](a, i, &u);
+        }
+}
+
+static void attn_merge(plp_attn *into, const plp_attn *part)
+{
+    for (uint32_t i = 0; i < into->n_q; i++) {
+        if (part->m[i] == -__builtin_inff()) continue;
+        float *acc = into->acc + (size_t)i * into->head_dim;
+        const float *from = part->acc + (size_t)i * into->head_dim;
+        const float m = part->m[i] > into->m[i] ? part->m[i] : into->m[i];
+        const float x = plp_exp(into->m[i] - m), y = plp_exp(part->m[i] - m);
+        into->m[i] = m;
+        into->s[i] = __builtin_fmaf(part->s[i], y, into->s[i] * x);
+        for (uint32_t d = 0; d < into->head_dim; d += 8)
+            _mm256_storeu_ps(acc + d, _mm256_fmadd_ps(_mm256_loadu_ps(from + d), splat(y),
+                                                      _mm256_mul_ps(_mm256_loadu_ps(acc + d), splat(x))));
+    }
+}
+
+static void attn_finish(const plp_attn *a, const float *sink, float *out, size_t ld_out)
+{
+    for (uint32_t i = 0; i < a->n_q; i++) {
+        const float s = sink ? a->s[i] + plp_exp(sink[i] - a->m[i]) : a->s[i];
+        for (uint32_t d = 0; d < a->head_dim; d += 8)
+            _mm256_storeu_ps(out + i * ld_out + d, _mm256_div_ps(_mm256_loadu_ps(a->acc + (size_t)i * a->head_dim + d), splat(s)));
+    }
+}
+
+void plp_fill_avx2_attention(plp_kernels *k)
+{
+    k->kv_put = kv_put;
+    k->attn_f16 = attn_f16;
+    k->attn_merge = attn_merge;
+    k->attn_finish = attn_finish;
+}

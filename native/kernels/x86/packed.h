@@ -1,0 +1,120 @@
+/*
+ * kernels/x86/packed.h - packed activations of the x86 tiers: one layout, written and read by each with its own registers
+ *
+ * Packed activations have one of two shapes, by the number of tokens n:
+ *
+ *   n <= STREAM_TOKENS, for one row at a time (*_stream.c); per token, for n_padded blocks:
+ *     int8 q[n_padded][32]        blocks as they are
+ *     int8 first[n_padded][16], second[n_padded][16]   their halves (Q4_0, Q4_1: low and high nibbles)
+ *     i32  pair[n_padded / 8][8][16]   tier avx512 alone, for Q4_K: dwords of two 256-blocks in the order that
+ *                                 interleaving their rows gives: dwords 0..3 of even blocks' halves, then of odd ones'
+ *     i32 xi | i32 x0 | f32 xs | f32 xm, [n_padded] each
+ *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
+ *     consecutive blocks of a stream of rows find theirs wherever a row begins.
+ *   else, for tiles of 4 tokens (*_panel.c), in the order they are read:
+ *     [chunk of k][tile][block] of x_tile
+ *
+ *   xs  scale                  xi  -128 * sum(q), because weights are stored as unsigned w + 128
+ *   xm  xs * sum(q)            x0  the same of the first 16 only
+ */
+#ifndef PLP_KERNELS_X86_PACKED_H
+#define PLP_KERNELS_X86_PACKED_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum {
+    STREAM_TOKENS = 6,      /* measured: from 7 on, panels are as fast */
+    TILE_TOKENS   = 4,
+    CHUNK_BLOCKS  = 24,     /* k / 32 of a panel: with 48 rows it stays near L1 */
+};
+
+typedef struct x_tile {                     /* one 32-block of 4 tokens: three cache lines */
+    int8_t  q[8][TILE_TOKENS][4];
+    float   xs[TILE_TOKENS], xm[TILE_TOKENS];
+    int32_t xi[TILE_TOKENS], x0[TILE_TOKENS];
+} x_tile;
+
+typedef struct x_stream {                   /* views into one token's part */
+    const int8_t  *q, *first, *second;
+    const int32_t *pair;
+    const float   *xs, *xm;
+    const int32_t *xi, *x0;
+} x_stream;
+
+INLINE uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
+INLINE uint32_t stream_padded(uint32_t n_blocks) { return round_up(n_blocks + 16, 16); }
+INLINE size_t   stream_bytes(uint32_t n_blocks) { return (size_t)stream_padded(n_blocks) * (32 + 32 + 64 + 16); }
+
+INLINE x_stream stream_view(const void *packed, uint32_t n_blocks, uint32_t token)
+{
+    const size_t n = stream_padded(n_blocks);
+    const int8_t *q = (const int8_t *)packed + token * stream_bytes(n_blocks);
+    const int32_t *pair = (const int32_t *)(q + 64 * n), *xi = pair + 16 * n;
+    return (x_stream){ q, q + 32 * n, q + 48 * n, pair, (const float *)xi + 2 * n, (const float *)xi + 3 * n, xi, xi + n };
+}
+
+/* k is cut into equal chunks of whole 256-blocks where there are several. */
+INLINE uint32_t chunk_blocks(uint32_t n_blocks)
+{
+    const uint32_t n = (n_blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+    return n <= 1 ? n_blocks : round_up((n_blocks + n - 1) / n, 8);
+}
+
+/* The records of `tile` for the chunk that starts at block b0 and has n blocks. */
+INLINE size_t tile_offset(uint32_t n_tiles, uint32_t b0, uint32_t n, uint32_t tile)
+{
+    return (size_t)n_tiles * b0 + (size_t)tile * n;
+}
+
+/* ---- bytes -------------------------------------------------------------------------------- */
+
+INLINE uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+INLINE uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+
+/* Q4_K's twelve bytes -> eight 6-bit scales and eight 6-bit minimums, a byte each. */
+INLINE void q4_k_scales(const uint8_t *p, uint64_t *sc, uint64_t *min)
+{
+    const uint32_t a = load_u32(p), b = load_u32(p + 4), c = load_u32(p + 8);
+    *sc = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
+    *min = (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
+}
+
+/* avx2_pack.c; the tier above packs with it too. */
+void plp_avx2_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out);
+
+/* Callers size by their largest n and k and then use less: both shapes must fit. */
+INLINE size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+INLINE size_t packed_bytes(uint32_t n, uint32_t k)
+{
+    const uint32_t streamed = n < STREAM_TOKENS ? n : STREAM_TOKENS;
+    return larger(streamed * stream_bytes(k / 32), (size_t)round_up(n, TILE_TOKENS) * (k / 32) * sizeof(x_tile) / TILE_TOKENS);
+}
+
+/* Rows of which only n_rows < 16 exist, as 16: the rest are zeros, which have zero scales. */
+INLINE const uint8_t *stage_rows(const uint8_t *p, size_t stride, uint32_t n_rows, size_t n_bytes, uint8_t *stage)
+{
+    memset(stage, 0, 16 * n_bytes);
+    for (uint32_t i = 0; i < n_rows; i++) memcpy(stage + i * n_bytes, p + i * stride, n_bytes);
+    return stage;
+}
+
+/* The file bytes that are unpacked next, fetched into L2 a little with every tile. */
+typedef struct ahead {
+    const uint8_t *p;
+    size_t         stride;
+    uint32_t       n_rows, lines, done;
+} ahead;
+
+INLINE void fetch_until(ahead *a, uint32_t until)
+{
+    for (; a->done < until && a->done < a->n_rows * a->lines; a->done++)
+        __builtin_prefetch(a->p + a->done / a->lines * a->stride + a->done % a->lines * 64, 0, 2);
+}
+
+#endif
