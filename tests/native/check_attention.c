@@ -8,6 +8,8 @@
 
 #include "kernels/sealed.h"
 
+enum { UNIT = 16 };
+
 typedef struct queries { plp_attn a; float *q, *m, *s, *acc; } queries;
 
 static queries queries_of(uint32_t n_q, uint32_t head_dim, float softcap, const float *q)
@@ -133,11 +135,15 @@ static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uin
         if (i % 11 == 7) from[i] = to[i];
         sink[i] = check_uniform() * 3;
     }
-    queries r = queries_of(n_q, head_dim, softcap, q);
-    tiles first = tiles_of(ref(), key, val, n_tokens, 16, head_dim);
-    attend_all(ref(), &r.a, first, from, to);
-
-    for (uint32_t block_len = 16; block_len <= 64; block_len *= 2) {
+    queries r = { 0 };
+    for (uint32_t block_len = 8; block_len <= 64; block_len *= 2) {
+        if (block_len <= UNIT) {                                    /* longer blocks are worked through in units of 16 */
+            if (r.q) queries_free(r);
+            r = queries_of(n_q, head_dim, softcap, q);
+            tiles x = tiles_of(ref(), key, val, n_tokens, block_len, head_dim);
+            attend_all(ref(), &r.a, x, from, to);
+            tiles_free(x);
+        }
         queries g = queries_of(n_q, head_dim, softcap, q);
         tiles x = tiles_of(k, key, val, n_tokens, block_len, head_dim);
         attend_all(k, &g.a, x, from, to);
@@ -177,7 +183,6 @@ static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uin
         tiles_free(x);
         queries_free(g);
     }
-    tiles_free(first);
     queries_free(r);
     unguard_floats(key, n), unguard_floats(val, n), unguard_floats(q, nq), unguard_floats(out, nq), unguard_floats(want, nq);
 }
