@@ -57,6 +57,7 @@ struct plp_session {
     int32_t     *tokens;                /* [n_tokens] of cap_tokens */
     uint32_t     n_tokens, cap_tokens;
     uint32_t     n_computed;            /* == table[g].n_tokens */
+    uint32_t     n_reserved;            /* contiguous layouts: tokens to reserve; 0: the context limit */
     uint32_t     n_published;           /* whole blocks whose findability was settled */
     plp_table    table[PLP_MAX_GROUPS];
     void       **sealed[PLP_MAX_GROUPS], **open[PLP_MAX_GROUPS];    /* block addresses for the batch */

@@ -124,6 +124,22 @@ undo:
     return status;
 }
 
+plp_status plp_session_reserve(plp_session *s, uint32_t n_tokens, plp_error *err)
+{
+    plp_status status = plp_session_enter(s, err);
+    if (status < 0)
+        return status;
+    if (s->n_computed)
+        status = plp_fail(err, PLP_E_ARG, "session: %u tokens are computed, so the reservation is made", s->n_computed);
+    else if (n_tokens > s->engine->options.context_limit)
+        status = plp_fail_amount(err, PLP_E_CONTEXT, n_tokens, s->engine->options.context_limit, "session: a reservation of %u tokens; "
+                                 "the context holds %u", n_tokens, s->engine->options.context_limit);
+    else
+        s->n_reserved = n_tokens;
+    plp_session_leave(s);
+    return status;
+}
+
 plp_status plp_session_fork(plp_session **out, plp_session *s, plp_error *err)
 {
     plp_status status = plp_session_enter(s, err);

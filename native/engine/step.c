@@ -50,6 +50,16 @@ static void commit_pages(plp_engine *e, const plp_session *s)
         }
 }
 
+/* Tokens beyond the computed ones to have blocks for: this step's, or all that a contiguous layout reserves. */
+static uint32_t reach(const plp_engine *e, const plp_request *r)
+{
+    const plp_session *s = r->session;
+    const uint32_t whole = s->n_reserved ? s->n_reserved : e->options.context_limit;
+    if (e->options.kv_layout == PLP_LAYOUT_PAGED || whole < s->n_computed + r->n_tok)
+        return r->n_tok;
+    return whole - s->n_computed;
+}
+
 /* Everything the request will write is made writable, or nothing changes. */
 static plp_status reserve_once(plp_engine *e, plp_request *r)
 {
@@ -66,8 +76,7 @@ static plp_status reserve_once(plp_engine *e, plp_request *r)
         return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", end);
     for (; g < e->model->n_groups; g++, taken++) {
         plp_table *t = &s->table[g];
-        const uint32_t ahead = e->options.kv_layout == PLP_LAYOUT_PAGED ? r->n_tok : e->options.context_limit - s->n_computed;
-        if ((status = plp_table_reserve(t, e->pool, ahead, &copy, &r->error)) < 0)
+        if ((status = plp_table_reserve(t, e->pool, reach(e, r), &copy, &r->error)) < 0)
             break;
         if (copy.to != PLP_NO_BLOCK) {
             e->backend->ops->copy_block(e->backend, plp_pool_data(e->pool, copy.to), plp_pool_data(e->pool, copy.from),

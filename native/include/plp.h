@@ -285,6 +285,9 @@ PLP_API plp_status plp_session_sample(plp_session *s, const plp_sampling *p, int
 PLP_API plp_status plp_session_rewind(plp_session *s, uint32_t n, plp_error *err);
 /* A new session with the same timeline, sharing every block; copied at the first write. */
 PLP_API plp_status plp_session_fork(plp_session **out, plp_session *s, plp_error *err);
+/* Contiguous and lazy layouts: the tokens that this session's reservation holds, instead of the context limit. It
+ * grows to what a step needs beyond that. Before the first step, else PLP_E_ARG; a paged engine takes no notice. */
+PLP_API plp_status plp_session_reserve(plp_session *s, uint32_t n_tokens, plp_error *err);
 PLP_API void       plp_session_cancel(plp_session *s);
 PLP_API uint32_t   plp_session_n_tokens(plp_session *s);            /* timeline, pending ones included */
 PLP_API uint32_t   plp_session_n_computed(plp_session *s);
