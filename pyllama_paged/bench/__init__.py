@@ -1,5 +1,5 @@
 """
-Measuring: `pyllama-paged bench speed | kernels | peers`.
+Measuring: `pyllama-paged bench speed | kernels | peers | memory`.
 
     stats       medians, spreads, ratios, verdicts: all arithmetic on samples
     machine     what ran it, and whether it was quiet meanwhile
@@ -8,6 +8,7 @@ Measuring: `pyllama-paged bench speed | kernels | peers`.
     work        one model under the clock: depth, prefill, decode, several sessions at once
     speed, kernels, peers   the three commands; tables makes them readable
     serve, peer_llama, peer_own   processes that do the same work by another runtime and by this one
+    memory      the memory protocol, a package of its own
 
 Nothing here is imported by the rest of the package.
 """

@@ -1,5 +1,5 @@
 """
-`pyllama-paged bench speed | kernels | peers`: the options, and where results go.
+`pyllama-paged bench speed | kernels | peers`: the options, and where results go. The memory protocol is in bench_memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 from .. import hub
 from ..errors import InvalidArgument
-from . import looks
+from . import bench_memory, looks
 
 __all__ = ["add_parser", "bench"]
 
@@ -53,7 +53,7 @@ def _small(p: argparse.ArgumentParser) -> None:
 
 
 def add_parser(commands) -> None:
-    bench = commands.add_parser("bench", help="measure", description="Measure speed, beside what the machine could do at best.")
+    bench = commands.add_parser("bench", help="measure", description="Measure speed beside what the machine could do at best, and memory beside other ways to place KV.")
     kinds = bench.add_subparsers(dest="kind", required=True, metavar="WHAT", parser_class=type(bench))
 
     c = kinds.add_parser("speed", help="prefill and decode", description="Prefill, decode, and several sessions decoding together.")
@@ -86,8 +86,12 @@ def add_parser(commands) -> None:
     c.add_argument("--busy", type=int, default=0, metavar="N", help="run N busy processes beside both")
     _common(c)
 
+    bench_memory.add_parsers(kinds)
+
 
 def bench(args) -> int:
+    if args.kind in ("memory", "report", "compare"):
+        return {"memory": bench_memory.memory, "report": bench_memory.report, "compare": bench_memory.compare}[args.kind](args)
     from ..bench import record, tables
 
     def said(line: str) -> None:

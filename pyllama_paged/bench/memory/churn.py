@@ -22,7 +22,7 @@ from .simulate import Serving, simulate
 
 __all__ = ["churn"]
 
-_TURN = 32
+_TURN = 48
 _LIMIT = 1024           # tokens of a request at most, and what a full reservation holds
 
 
@@ -108,7 +108,7 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
 
 def churn(lab: Lab) -> None:
     """Requests of random lengths under a budget that holds a few full reservations."""
-    cases = ((SHAREGPT, 20, 2),) if lab.quick else ((SHAREGPT, 80, 4), (ALPACA, 160, 2))
+    cases = ((SHAREGPT, 14, 2),) if lab.quick else ((SHAREGPT, 80, 4), (ALPACA, 160, 2))
     for lengths, n, whole in cases:
         requests = lengths.several(n, seed=1, limit=min(_LIMIT, lab.about["context"] or _LIMIT))
         budget_tokens = whole * _LIMIT

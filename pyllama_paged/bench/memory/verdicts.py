@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 __all__ = ["Verdict", "judge", "of"]
 
 _MARGIN = 0.05          # a twentieth is what anybody might notice
+_CHUNK = 1e6            # bytes: an allocator's chunk, page tables; no difference of placement
 _NAMES = {"computing it again": "computing it again", "f16": "f16",
           "max": "the whole limit reserved", "lazy": "a reservation that the system commits lazily", "llama": "llama.cpp",
           "unified": "llama.cpp with one unified cache", "pow2": "reservations of powers of two", "oracle": "reservations of the exact length",
@@ -32,13 +33,15 @@ class Verdict:
     theirs: float | None = None
 
 
-def judge(ours: float | None, theirs: float | None, *, less_is_better: bool = True, spread: float = 0.0, margin: float = _MARGIN) -> str:
-    """`spread`: of either figure, as a part of it; a difference within it says nothing."""
+def judge(ours: float | None, theirs: float | None, *, less_is_better: bool = True, spread: float = 0.0, least: float = 0.0) -> str:
+    """`spread`: of either figure, as a part of it; a difference within it, or below `least`, says nothing."""
     if ours is None or theirs is None:
         return "unknown"
+    if abs(ours - theirs) < least:
+        return "level"
     if not less_is_better:
         ours, theirs = theirs, ours
-    slack = max(margin, spread)
+    slack = max(_MARGIN, spread)
     if ours < theirs * (1 - slack):
         return "gain"
     return "loss" if theirs < ours * (1 - slack) else "level"
@@ -90,7 +93,7 @@ def _sample_spread(*lists) -> float:
 
 
 def _compare(topic: str, what: str, side: str, ours, theirs, shown, *, less_is_better=True, spread=0.0) -> Verdict:
-    answer = judge(ours, theirs, less_is_better=less_is_better, spread=spread)
+    answer = judge(ours, theirs, less_is_better=less_is_better, spread=spread, least=_CHUNK if shown is _mb else 0.0)
     if answer == "unknown":
         return Verdict(topic, side, answer, f"{what}: not measured against {_NAMES.get(side, side)}.", ours, theirs)
     verb = {"gain": "the gain travelled", "loss": "paging LOSES here", "level": "no difference beyond the spread"}[answer]
@@ -105,6 +108,15 @@ def _held(rows: _Rows, topic, what, scenario, sides, variant="") -> list[Verdict
         a, b = (row and row.get("held") for row in (mine, other))
         out.append(_compare(topic, what, side, _value(a), _value(b), _mb, spread=_spread(a, b)))
     return out
+
+
+def _at(row: dict, mark: str) -> float | None:
+    return _value(row["marks"][mark].get("anonymous", row["marks"][mark].get("footprint")))
+
+
+def _beyond(row: dict, mark: str) -> float | None:
+    now, before = _at(row, mark), _at(row, "launched")
+    return None if now is None or before is None else now - before
 
 
 def _one_word(rows: _Rows) -> list[Verdict]:
@@ -175,7 +187,7 @@ def _give_back(rows: _Rows) -> list[Verdict]:
     def returned(row, mark):
         if row is None:
             return None
-        held = {m: _value(row["marks"][m].get("anonymous", row["marks"][m].get("footprint"))) for m in ("loaded", "all open", mark)}
+        held = {m: _at(row, m) for m in ("loaded", "all open", mark)}
         if None in held.values():
             return None
         grown = held["all open"] - held["loaded"]
@@ -251,15 +263,16 @@ def _formats(rows: _Rows) -> list[Verdict]:
 
 def _life(rows: _Rows) -> list[Verdict]:
     def left(row):
-        if row is None:
-            return None
-        at = {m: _value(row["marks"][m].get("anonymous", row["marks"][m].get("footprint"))) for m in ("loaded", "chat closed, trimmed")}
-        return None if None in at.values() else max(0.0, at["chat closed, trimmed"] - at["loaded"])
+        """Beyond what the process had before it opened the model."""
+        return row and _beyond(row, "chat closed, trimmed")
 
     mine = rows.get("life", "paged")
     if not mine:
         return []
-    return _held(rows, "life", "An app after ten turns", "life", ("max", "lazy", "llama"))
+    out = _held(rows, "life", "An app after ten turns", "life", ("max", "lazy", "llama"))
+    for side in ("max", "lazy", "llama"):
+        out.append(_compare("life", "Left when the chat is closed, the model kept", side, left(mine), left(rows.get("life", side)), _mb))
+    return out
 
 
 def _latency(rows: _Rows) -> list[Verdict]:

@@ -46,8 +46,9 @@ class Own:
                 reused = session.sync(tokens).reused
             session.compute()
         except KvBudgetExceeded as problem:
-            session.rewind(session.n_computed)
-            return {"refused": True, "error_type": type(problem).__name__, "message": str(problem), "computed": session.n_computed - before}
+            there = session.n_computed
+            session.rewind(there)
+            return {"refused": True, "error_type": type(problem).__name__, "message": str(problem), "computed": there - before}
         return {"refused": False, "seconds": time.perf_counter() - start, "reused": reused}
 
     def decode(self, ids, n):
