@@ -99,6 +99,15 @@ def _svg(figure) -> str:
     return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>p{_svg.count}", text)
 
 
+def _plain(axis) -> None:
+    """A logarithmic axis with numbers that people read: 10, 100, 1,000."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _median(figure):
     return figure["median"] if isinstance(figure, dict) else figure
 
@@ -169,6 +178,7 @@ def _per_session(rows, axes):
         ys = [(_median(m.get("anonymous", m.get("footprint"))) - base) / 1e6 for _, m in points]
         axes.plot([n for n, _ in points], ys, marker="o", markersize=4, color=_COLOURS[side], label=tables.NAMES[side], linewidth=2 if side == "paged" else 1.4)
     axes.set(xlabel="sessions", ylabel="MB", yscale="log")
+    _plain(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return f"Sessions that share a system prompt ({variants[-1]} tokens)", "Anonymous memory beyond the interpreter, logarithmic. llama.cpp's caches are made for a number of sequences: one point."
@@ -185,6 +195,7 @@ def _one_word(rows, axes):
     axes.set(xlabel="context limit, tokens", ylabel="MB", yscale="log", xscale="log")
     axes.set_xticks(sorted({r["context"] for r in some}), [f"{r // 1024}k" for r in sorted({r["context"] for r in some})])
     axes.minorticks_off()
+    _plain(axes.yaxis)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return "A one-word prompt", "Anonymous memory beyond the interpreter by the context limit, which is never used."

@@ -20,7 +20,7 @@ __all__ = ["SCENARIOS"]
 
 _MAIN = ("paged", "max", "lazy", "llama")
 _OWN = 64               # tokens of a session that no other shares
-_CELL = 256             # llama.cpp rounds a context up to this
+_PAUSE = 0.3            # seconds
 
 
 def _all(context: int, sessions: int = 1) -> dict[str, int]:
@@ -93,7 +93,7 @@ def sessions(lab: Lab) -> None:
                 p.mark(f"{n} sessions")
 
             lab.row("sessions", side, shared if side == "unified" else apart, key=f"{counts[-1]} sessions", variant=f"system {system}",
-                    sessions=counts[-1], reserves=_all(lab.context, counts[-1])[side], repeats=1 if lab.quick else 0)
+                    sessions=counts[-1], reserves=_all(lab.context, counts[-1])[side])
 
 
 def _pow2(n: int) -> int:
@@ -134,7 +134,7 @@ def forks(lab: Lab) -> None:
                     for side, work in (("max", whole), ("lazy", whole), ("llama", copied if kind == "samples" else whole), ("unified", copied)):
                         if kind == "samples" or side != "unified":
                             lab.row("forks", side, work, key="searched", variant=variant, sessions=width,
-                                    reserves=_all(lab.context, width)[side], repeats=1 if lab.quick else 0)
+                                    reserves=_all(lab.context, width)[side])
 
 
 def give_back(lab: Lab) -> None:
@@ -148,12 +148,12 @@ def give_back(lab: Lab) -> None:
             for i in range(n):
                 p.must_feed(i, lab.tokens(length, seed=i)[at:at + turn])
         p.mark("all open")
-        for i in range(0, n, 2):
-            p("end", id=i)
-        p.mark("half closed")
-        for i in range(1, n, 2):
-            p("end", id=i)
-        p.mark("all closed")
+        for first, mark in ((0, "half closed"), (1, "all closed")):
+            time.sleep(_PAUSE)          # so that the plot over time has a step for each
+            for i in range(first, n, 2):
+                p("end", id=i)
+            p.mark(mark)
+        time.sleep(_PAUSE)
 
     for side in _MAIN:
         lab.row("give back", side, work, key="all open", sessions=n, reserves=_all(lab.context, n)[side])
@@ -225,21 +225,22 @@ def budget(lab: Lab) -> None:
         p.mark("full")
         if answer["refused"] and held:
             p("end", id=0)
-            rest = lab.tokens(length, seed=held)[answer["computed"]:]
+            if held > 1:
+                p("decode", ids=[1], n=1)           # an error here ends the run: nobody may be harmed
+                out["others_go_on"] = True
+            rest = lab.tokens(length, seed=held)[answer["computed"]:][:length // 2]
             out["refused_goes_on"] = not p.feed(held, rest)["refused"]
-            p("decode", ids=[1] if held > 1 else [held], n=1)     # an error here would be one of the row's
-            out["others_go_on"] = True
         return out
 
     context = room // 2         # two reservations fit
     for side in ("paged", "max", "lazy", "unified"):
-        options = {"budget": lab.kv(room) + (2 << 20)} if side not in LLAMA else {}
+        options = {"budget": lab.kv(room)} if side not in LLAMA else {}
         lab.row("budget", side, work, key="full", sessions=13, context=room if side in LLAMA else context, **options)
 
 
 def formats(lab: Lab) -> None:
     """KV formats: bytes, and what they cost or gain at depth."""
-    depth = 1024 if lab.quick else min(4096, lab.context // 2)
+    depth = min(1024 if lab.quick else 4096, lab.context // 2)
 
     def work(p: Process):
         p("start", id=0)
