@@ -1,5 +1,7 @@
 # make chat      build, fetch the default model, talk to it      (echo "a question" | make -s chat)
 # make test      build everything, run the native checks and the Python tests
+# make bench-memory   which gains of paging travel to this machine: bench-memory/memory.html
+#                     (FULL=1: the long run; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
 # make clean     remove what the above made, except downloaded models
 #
 # Everything stays in this folder: the virtual environment in .venv, objects in build/, models in models/cache.
@@ -19,7 +21,7 @@ quietly  = $(1) > $(VENV)/log 2>&1 || { cat $(VENV)/log >&2; exit 2; }
 export PLP_CACHE_DIR ?= $(CURDIR)/models/cache
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: chat test model clean
+.PHONY: chat test model bench-memory clean
 .DELETE_ON_ERROR:
 
 chat: $(VENV)/.installed
@@ -52,6 +54,10 @@ test: $(VENV)/.installed-test
 	@$(BIN)/pyllama-paged pull smollm2-135m
 	@$(BIN)/ctest --test-dir build/python --output-on-failure -j $(JOBS)
 	@$(BIN)/python -m pytest tests/python $(ARGS)
+
+bench-memory: $(VENV)/.installed
+	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(call quietly,$(PIP) install matplotlib)
+	@$(BIN)/pyllama-paged bench memory $(MODEL) $(if $(FULL),--full,--quick) -o bench-memory $(ARGS)
 
 clean:
 	rm -rf $(VENV) build
