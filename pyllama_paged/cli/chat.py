@@ -103,8 +103,22 @@ class Chat:
         self.settings = settings
         self.max_tokens = max_tokens
         self.interactive = interactive
-        self.session = model.session(system=system)
+        self.sessions = []
+        self.current = 0
+        self.add(self._session([{"role": "system", "content": system}] if system is not None else []))
         self.last = None                # the last answer
+
+    @property
+    def session(self):
+        return self.sessions[self.current]
+
+    def add(self, session) -> None:
+        """A further conversation, which becomes the current one."""
+        self.sessions.append(session)
+        self.current, self.last = len(self.sessions) - 1, None
+
+    def _session(self, messages: list[dict]):
+        return self.model.session(messages=messages, when_full="shift")
 
     # ---- talking
 
@@ -128,7 +142,10 @@ class Chat:
             self.last = stream.answer
         if stopped:
             self.note("stopped; /more goes on, /regen answers anew")
-        elif stream.context_full:
+        if dropped := stream.dropped_messages:
+            self.note(f"the context of {self.model.info.context_limit:,} tokens was full: the oldest {len(dropped)} messages were dropped, "
+                      "the system prompt and the rest kept", always=True)
+        if stream.context_full:
             self.note(f"the context of {self.model.info.context_limit:,} tokens is full; /clear begins anew", always=True)
 
     def note(self, text: str, always: bool = False) -> None:
@@ -225,18 +242,6 @@ class Chat:
             raise InvalidArgument(f"{value!r} is not a number") from None
         self.note(f"{name} is now {self.max_tokens if name == 'max_tokens' else getattr(self.settings, name)}")
 
-    @command("mem")
-    def mem(self, _: str) -> None:
-        """what the conversation holds in memory"""
-        own, pool, info = self.session.memory, self.model.memory, self.model.info
-        self.figures([
-            ("conversation", f"{own.n_tokens:,} tokens in {own.n_blocks} blocks of {info.block_len}, {looks.size(own.own + own.shared + own.reserved)}"),
-            ("KV pool", f"{looks.size(pool.resident)} from the system, {looks.size(pool.cached)} of it cached; at most {looks.size(pool.budget)}"),
-            ("work space", f"{looks.size(pool.scratch)}, bookkeeping {looks.size(pool.metadata)}"),
-            ("weights", f"{looks.size(pool.weights)}, in the file"),
-            ("limit", f"{info.context_limit:,} tokens; reserving them would take {looks.size(info.kv_bytes_per_token * info.context_limit)}"),
-        ])
-
     @command("stats")
     def stats(self, _: str) -> None:
         """figures of the last answer"""
@@ -252,11 +257,13 @@ class Chat:
 
     def _restart(self, messages: list[dict]) -> None:
         self.session.close()
-        self.session = self.model.session(messages=messages)
+        self.sessions[self.current] = self._session(messages)
         self.last = None
 
 
 def chat(args) -> int:
+    from . import chat_kv  # noqa: F401     its commands register themselves
+
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     settings = sampling(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None

@@ -11,7 +11,7 @@ import sys
 
 from .. import __version__, hub
 from ..errors import PllamaError
-from . import bench, looks, plan
+from . import bench, looks, plan, prefix
 
 __all__ = ["main"]
 
@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     c = commands.add_parser("devices", help="show what this machine offers")
     c.add_argument("--json", action="store_true")
 
+    prefix.add_parser(commands, _model_options)
     plan.add_parser(commands)
     bench.add_parser(commands)
     return p
@@ -124,6 +125,8 @@ def _dispatch(args) -> int:
         return bench.bench(args)
     if args.command == "plan":
         return plan.plan(args)
+    if args.command == "prefix":
+        return prefix.prefix(args)
     from . import show
 
     return {"inspect": show.inspect, "devices": show.devices}[args.command](args)
