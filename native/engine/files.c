@@ -111,6 +111,20 @@ typedef struct source {
     void                *room;              /* one block in host memory, or the logits padded */
 } source;
 
+/* Places after the last token hold whatever that memory held before, perhaps another conversation's keys.
+ * A file gets zeros there, and so the same bytes whoever writes it. */
+static void clear_tail(const plp_engine *e, uint32_t group, uint16_t *block, uint32_t n_stored)
+{
+    const size_t len = e->options.block_len, dim = e->model->head_dim, tile = len * dim;
+    const size_t n_tiles = (size_t)e->model->group[group].n_layers * e->model->n_kv_heads;
+
+    for (size_t t = 0; t < n_tiles; t++, block += 2 * tile) {
+        for (size_t d = 0; d < dim; d++)                    /* K [head_dim][block_len] */
+            memset(block + d * len + n_stored, 0, (len - n_stored) * sizeof *block);
+        memset(block + tile + n_stored * dim, 0, (len - n_stored) * dim * sizeof *block);     /* V [block_len][head_dim] */
+    }
+}
+
 static const void *block_bytes(void *context, uint32_t run, uint32_t i)
 {
     const source *src = context;
@@ -123,8 +137,12 @@ static const void *block_bytes(void *context, uint32_t run, uint32_t i)
             memcpy(src->room, src->session->logits, e->model->n_vocab * sizeof(float));
         return src->room;
     }
-    const plp_block b = src->session->table[r->tag / 2].blocks[r->first + i];
+    const plp_table *t = &src->session->table[r->tag / 2];
+    const plp_block b = t->blocks[r->first + i];
+    const uint32_t start = (r->first + i) * e->options.block_len, n = t->n_tokens - start;
     e->backend->ops->download(e->backend, src->room, plp_pool_data(e->pool, b), r->block_bytes);
+    if (n < e->options.block_len)           /* the open one: always f16 */
+        clear_tail(e, r->tag / 2, src->room, n);
     return src->room;
 }
 
