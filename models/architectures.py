@@ -60,6 +60,11 @@ class Case:
     n_ff_shared: int = 0
     shared_gate: bool = False
     expert_type: str = ""           # the experts' tensor type, whatever the file's: values are representable in it
+    choice_bias: bool = False       # added to the experts' scores for choosing
+    n_dense: int = 0                # first layers without experts
+    conv_layers: tuple = ()         # layers with a short convolution instead of attention
+    conv_len: int = 3
+    final_norm: str = "output_norm"
     window: int = 0
     embed_std: float = 1.0
     paired: bool = False            # q and k rows lie pairwise, (0, n/2), (1, n/2 + 1) ...: rotations of neighbours
@@ -73,48 +78,56 @@ class Case:
     @cached_property
     def shapes(self):
         """Every tensor in file order: name -> shape."""
-        d, nq, nkv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        d = self.n_embd
         out = {"token_embd.weight": (N_VOCAB, d)}
         for i in range(self.n_layers):
-            layer = {}
-            if self.norms != "post":
-                layer["attn_norm.weight"] = (d,)
-            if "qkv" in self.fused:
-                layer["attn_qkv.weight"] = (nq + 2 * nkv, d)
+            layer = {"attn_norm.weight": (d,)} if self.norms != "post" else {}
+            if i in self.conv_layers:
+                layer |= {"shortconv.conv.weight": (d, self.conv_len), "shortconv.in_proj.weight": (3 * d, d),
+                          "shortconv.out_proj.weight": (d, d)}
             else:
-                layer |= {"attn_q.weight": (nq, d), "attn_k.weight": (nkv, d), "attn_v.weight": (nkv, d)}
-            layer["attn_output.weight"] = (d, nq)
-            if "qkv" in self.biases:
-                layer |= {"attn_q.bias": (nq,), "attn_k.bias": (nkv,), "attn_v.bias": (nkv,)}
-            if "output" in self.biases:
-                layer["attn_output.bias"] = (d,)
-            if self.qk_norm:
-                whole = self.qk_norm == "whole"
-                layer |= {"attn_q_norm.weight": (nq if whole else self.head_dim,),
-                          "attn_k_norm.weight": (nkv if whole else self.head_dim,)}
-            if self.sinks:
-                layer["attn_sinks.weight"] = (self.n_heads,)
+                layer |= self._attention()
             if self.norms != "pre":
                 layer["post_attention_norm.weight"] = (d,)
             if self.norms != "post":
                 layer[f"{self.ffn_norm}.weight"] = (d,)
-            layer |= self._feed_forward()
+            layer |= self._feed_forward(i)
             if self.norms != "pre":
                 layer["post_ffw_norm.weight"] = (d,)
             if self.layer_norm:
                 layer |= {"attn_norm.bias": (d,), "ffn_norm.bias": (d,)}
             out |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
-        out["output_norm.weight"] = (d,)
+        out[f"{self.final_norm}.weight"] = (d,)
         if self.layer_norm:
             out["output_norm.bias"] = (d,)
         if not self.tied:
             out["output.weight"] = (N_VOCAB, d)
         return out
 
-    def _feed_forward(self):
+    def _attention(self):
+        d, nq, nkv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        if "qkv" in self.fused:
+            out = {"attn_qkv.weight": (nq + 2 * nkv, d)}
+        else:
+            out = {"attn_q.weight": (nq, d), "attn_k.weight": (nkv, d), "attn_v.weight": (nkv, d)}
+        out["attn_output.weight"] = (d, nq)
+        if "qkv" in self.biases:
+            out |= {"attn_q.bias": (nq,), "attn_k.bias": (nkv,), "attn_v.bias": (nkv,)}
+        if "output" in self.biases:
+            out["attn_output.bias"] = (d,)
+        if self.qk_norm:
+            whole = self.qk_norm == "whole"
+            out |= {"attn_q_norm.weight": (nq if whole else self.head_dim,), "attn_k_norm.weight": (nkv if whole else self.head_dim,)}
+        if self.sinks:
+            out["attn_sinks.weight"] = (self.n_heads,)
+        return out
+
+    def _feed_forward(self, layer):
         d, ff, e = self.n_embd, self.n_ff, self.n_experts
-        if e:
+        if e and layer >= self.n_dense:
             out = {"ffn_gate_inp.weight": (e, d)}
+            if self.choice_bias:
+                out["exp_probs_b.bias"] = (e,)
             out |= {f"ffn_{part}_exps.weight": (e, *dims) for part, dims in _gated(d, self.n_ff_expert).items()}
             if "ffn" in self.biases:
                 out["ffn_gate_inp.bias"] = (e,)
@@ -141,6 +154,8 @@ class Case:
     def _value(self, name, shape):
         part = name.removesuffix(".weight")
         size = math.prod(shape)
+        if name.endswith("exp_probs_b.bias"):           # wider than the scores' spread: the choice is no matter of rounding
+            return _uniform(self.name, name, size, -1, 1).reshape(shape)
         if name.endswith(".bias"):
             return _uniform(self.name, name, size, -0.5, 0.5).reshape(shape)
         if "norm" in part:
@@ -149,8 +164,10 @@ class Case:
             std = self.embed_std
         elif part.endswith("sinks"):
             std = 1
-        elif "gate_inp" in part:    # spread, so that the choice of experts is no matter of rounding
-            std = 2 / math.sqrt(shape[-1])
+        elif "in_proj" in part:     # three of its outputs are multiplied
+            std = 0.5 / math.sqrt(shape[-1])
+        elif "gate_inp" in part:    # spread, so that the choice of experts is no matter of rounding; sigmoids are close by
+            std = (0.5 if self.choice_bias else 2) / math.sqrt(shape[-1])
         else:                       # a product of a normalised row has values of about 1, a logit of about 2
             std = (2 if name == "output.weight" else 1) / math.sqrt(shape[-1])
         out = _uniform(self.name, name, size, -std * math.sqrt(3), std * math.sqrt(3)).reshape(shape)
@@ -183,12 +200,17 @@ class Case:
         out = [
             ("block_count", self.n_layers, V.UINT32), ("context_length", CONTEXT, V.UINT32),
             ("embedding_length", self.n_embd, V.UINT32), ("feed_forward_length", self.n_ff, V.UINT32),
-            ("attention.head_count", self.n_heads, V.UINT32), ("attention.head_count_kv", self.n_kv_heads, V.UINT32),
+            ("attention.head_count", self.n_heads, V.UINT32),
             ("attention.key_length", self.head_dim, V.UINT32), ("attention.value_length", self.head_dim, V.UINT32),
             ("rope.dimension_count", self.n_rot or self.head_dim, V.UINT32), ("rope.freq_base", self.rope_base, V.FLOAT32),
             (f"attention.layer_norm_{'' if self.layer_norm else 'rms_'}epsilon", self.eps, V.FLOAT32),
             ("vocab_size", N_VOCAB, V.UINT32),
         ]
+        if self.conv_layers:
+            out.append(("attention.head_count_kv", [0 if i in self.conv_layers else self.n_kv_heads for i in range(self.n_layers)], V.ARRAY))
+            out.append(("shortconv.l_cache", self.conv_len, V.UINT32))
+        else:
+            out.append(("attention.head_count_kv", self.n_kv_heads, V.UINT32))
         if self.window:
             out.append(("attention.sliding_window", self.window, V.UINT32))
         if self.n_experts:
@@ -200,13 +222,14 @@ class Case:
             return "F32"
         if "_exps" in name and self.expert_type:
             return self.expert_type
-        return "F32" if "gate_inp" in name else kind        # routers are not quantised
+        return "F32" if "gate_inp" in name or "shortconv.conv." in name else kind       # these are not quantised
 
     def write(self, path, kind="F32"):
         w = GGUFWriter(path, self.arch)
         w.add_name(self.name)
         for key, value, value_type in self.fields():
-            w.add_key_value(key, value, value_type, sub_type=V.BOOL if value_type == V.ARRAY else None)
+            element = None if value_type != V.ARRAY else V.BOOL if isinstance(value[0], bool) else V.INT32
+            w.add_key_value(key, value, value_type, sub_type=element)
         for key, value, value_type, element in byte_vocab(N_VOCAB).fields:
             if value != []:         # gguf-py cannot write an empty array
                 w.add_key_value(key, value, value_type, sub_type=element)
@@ -271,6 +294,7 @@ def _layer_types(n, full_every):
 
 U, F, A = V.UINT32, V.FLOAT32, V.ARRAY
 GEMMA = dict(tied=True, eps=1e-6, plus_one=True, embed_std=0.125, head_dim=32)
+LFM2 = dict(n_layers=4, tied=True, embed_std=0.25, qk_norm="head", rope_base=1e6, final_norm="token_embd_norm")
 LONGROPE = dict(fused=("qkv", "ffn"), n_rot=8)
 LONGROPE_FACTOR = 1.25
 MOE = dict(n_experts=8, n_chosen=2)
@@ -320,8 +344,12 @@ CASES = {c.name: c for c in (
          meta=(("rope.scaling.original_context_length", 64, U), ("rope.scaling.attn_factor", LONGROPE_FACTOR, F))),
     Case("olmo2", "olmo2", "olmo2", norms="post", qk_norm="whole", rope_base=5e5, eps=1e-6),
     Case("olmo3", "olmo2", "olmo3", n_layers=4, norms="post", qk_norm="whole", rope_base=5e5, eps=1e-6, window=16,
-         config=dict(sliding_window=16, layer_types=_layer_types(4, 4)),
-         meta=(("attention.sliding_window_pattern", [True, True, True, False], A),)),
+         config=dict(sliding_window=16, layer_types=_layer_types(4, 4), rope_parameters=dict(
+             full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                                 original_max_position_embeddings=64),
+             sliding_attention=dict(rope_type="default", rope_theta=5e5))),
+         meta=(("attention.sliding_window_pattern", [True, True, True, False], A), ("rope.scaling.type", "yarn", V.STRING),
+               ("rope.scaling.factor", 8.0, F), ("rope.scaling.original_context_length", 64, U))),
     Case("olmoe", "olmoe", "olmoe", qk_norm="whole", n_ff=32, n_experts=8, n_chosen=3,
          config=dict(num_experts=8, num_experts_per_tok=3, norm_topk_prob=False)),
     Case("granite", "granite", "granite", paired=True, embed_std=0.5, config=GRANITE, meta=GRANITE_META),
@@ -338,6 +366,12 @@ CASES = {c.name: c for c in (
          config=dict(sliding_window=None, layer_types=["full_attention"] * 2)),
     Case("glm4", "glm4", "glm4", norms="both", fused=("ffn",), biases=("qkv",), head_dim=32, n_rot=16,
          config=dict(attention_bias=True, **_rope(10000.0, partial_rotary_factor=0.5))),
+    Case("lfm2", **LFM2, arch="lfm2", hf="lfm2", conv_layers=(0, 2), config=dict(
+        norm_eps=1e-5, layer_types=["conv", "full_attention", "conv", "full_attention"], block_auto_adjust_ff_dim=False)),
+    Case("lfm2moe", **LFM2, arch="lfm2moe", hf="lfm2_moe", conv_layers=(0, 1, 3), n_experts=8, n_chosen=3, n_dense=1, choice_bias=True,
+         config=dict(norm_eps=1e-5, layer_types=["conv", "conv", "full_attention", "conv"], num_experts=8, num_experts_per_tok=3,
+                     moe_intermediate_size=32, num_dense_layers=1, use_expert_bias=True, norm_topk_prob=True),
+         meta=(("expert_feed_forward_length", 32, U), ("leading_dense_block_count", 1, U), ("expert_gating_func", 2, U))),
     Case("gpt-oss", **GPT_OSS),
     Case("gpt-oss-mxfp4", **GPT_OSS, expert_type="MXFP4"),
 )}

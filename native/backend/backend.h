@@ -62,6 +62,15 @@ typedef struct plp_attention {
     const float *sinks;                 /* [n_heads] or NULL */
 } plp_attention;
 
+/* One layer's running state in its group's blocks, at byte layer * bytes: in a sealed block the state after
+ * the block's last token, in the block being written the state after the last token so far. Before the
+ * first token it is 0. A batch's sequence goes on from the state after pos0 - 1 and stores one at each
+ * block's end and at its own. */
+typedef struct plp_state {
+    uint32_t group, layer, block_len;
+    size_t   bytes;
+} plp_state;
+
 /* Sums split a context at these positions, whatever the batch or the thread count. */
 #define PLP_SPLIT_LEN 256u
 
@@ -114,6 +123,11 @@ typedef struct plp_ops {
     /* y[rows[i]] += scale[i] * x[i], multiplied and added apart; rows differ from each other; rows and scale
      * are host memory. For models with experts; NULL: they cannot run. */
     void (*scatter_add)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *scale, uint32_t n);
+    /* Of each channel, over the last len tokens: y[t] = c[t] * sum over j of w[channel][j] * (b u)[t - len + 1 + j],
+     * j rising, multiplied and added apart. bcu [n_tok][3 * width] is b | c | u; w [width][len] F32, len <= 8;
+     * y [n_tok][width]. The state is f32 [len - 1][width], the products b u, oldest first.
+     * For models with short convolutions; NULL: they cannot run. */
+    void (*short_conv)(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *bcu, const plp_weight *w, float *y);
     void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
 } plp_ops;
 

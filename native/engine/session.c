@@ -204,11 +204,12 @@ void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
     /* Logits belong to the last token: after a cut it is computed again. */
     if (want_logits && stored == n && n > 0)
         stored = n - 1;
-    /* A block that is not f16 any more cannot be continued: its head is stored again. */
+    /* A block that is not f16 any more cannot be continued: its head is stored again. Of a running state the
+     * block knows its end only. */
     for (uint32_t g = 0; stored % len && stored < s->n_computed && g < e->model->n_groups; g++) {
         const plp_table *t = &s->table[g];
         const uint32_t i = stored / len;
-        if (i >= t->first && plp_pool_class(e->pool, t->blocks[i]) != t->open_class)
+        if (e->model->group[g].state_bytes || (i >= t->first && plp_pool_class(e->pool, t->blocks[i]) != t->open_class))
             stored -= stored % len;
     }
     if (stored < s->n_computed) {

@@ -6,6 +6,7 @@
  *               x += residual_scale * post(Wdown (act(Wgate n) * Wup n)),                            n = pre(x)
  *   logits = Wout norm(x)
  *
+ * A layer with a short convolution has that in attention's place.
  * pre, post, the norms of q and k, biases, positions: each is there if the layer has it. A step of a
  * plain model costs nothing for what others have.
  */
@@ -82,6 +83,18 @@ static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
     project_to_residual(m, &y->wo, &y->bo, &y->attn_post_norm, m->attn, n);
 }
 
+/* x += Wout (c * convolution(b * u)), with b, c, u the thirds of Win n */
+static void short_convolution(plp_model *m, const plp_layer *y, const plp_batch *batch)
+{
+    const uint32_t n = batch->n_tok, d = m->n_embd;
+    const plp_state s = { .group = y->group, .layer = y->index, .block_len = m->block_len, .bytes = m->group[y->group].state_bytes };
+
+    const float *in = pre_norm(m, &y->attn_norm, &y->attn_norm_b, n);
+    PLP_OPS(linear, &(plp_product){ &y->conv_in, NULL, m->bcu, 3 * d }, 1, in, d, n);
+    PLP_OPS(short_conv, &s, batch, m->bcu, &y->conv, m->y);
+    PLP_OPS(linear, &(plp_product){ &y->conv_out, NULL, m->x, d, .add = true }, 1, m->y, d, n);
+}
+
 static void feed_forward(plp_model *m, const plp_layer *y, uint32_t n)
 {
     const uint32_t d = m->n_embd, ff = m->n_ff;
@@ -113,7 +126,10 @@ void plp_forward_decoder(plp_model *m, const plp_batch *batch)
     }
     PLP_OPS(embed, &m->embed, batch->ids, n, m->embed_scale, m->x);
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        attention(m, &m->layers[i], batch);
+        if (m->layers[i].conv.data)
+            short_convolution(m, &m->layers[i], batch);
+        else
+            attention(m, &m->layers[i], batch);
         feed_forward(m, &m->layers[i], n);
     }
     plp_model_logits(m, batch);

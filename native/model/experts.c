@@ -1,7 +1,8 @@
 /*
  * model/experts.c - the feed-forward of a mixture of experts
  *
- *   route    logits = Wrouter x; the n_chosen largest, equal ones by rising index; weights by a softmax
+ *   route    scores from Wrouter x, by a softmax or sigmoids; the n_chosen largest (a bias may help the
+ *            choice), equal ones by rising index; their weights are the scores, perhaps divided by their sum
  *   run      expert after expert, each for all tokens that chose it
  *   y        a token's sum over its experts in rising index, the shared expert last: the order depends on
  *            its own choice alone, so the sum has the same bits in every batch
@@ -72,11 +73,10 @@ void plp_experts_close(plp_model *m)
     plp_free(r);
 }
 
-/* The n_chosen largest of logits, ties to the lower index, and their weights. NaN is never larger. */
-static void choose(const plp_model *m, const float *logits, uint16_t *chosen, float *weight)
+/* The n_chosen largest of logits, ties to the lower index. NaN is never larger. */
+static void pick(const plp_model *m, const float *logits, uint16_t *chosen)
 {
     bool taken[PLP_MAX_EXPERTS] = { false };
-    float sum = 0;
 
     for (uint32_t i = 0; i < m->n_chosen; i++) {
         int32_t best = -1;
@@ -86,13 +86,32 @@ static void choose(const plp_model *m, const float *logits, uint16_t *chosen, fl
         taken[best] = true;
         chosen[i] = (uint16_t)best;
     }
-    const float top = logits[chosen[0]];
-    for (uint32_t e = 0; m->route_all && e < m->n_experts; e++)
-        sum += plp_exp(logits[e] - top);
+}
+
+/* One token's experts and their weights, from its logits. */
+static void choose(const plp_model *m, const plp_layer *y, const float *logits, uint16_t *chosen, float *weight)
+{
+    float score[PLP_MAX_EXPERTS], biased[PLP_MAX_EXPERTS], sum = 0;
+
+    if (m->route_sigmoid) {
+        for (uint32_t e = 0; e < m->n_experts; e++) {
+            score[e] = 1 / (1 + plp_exp(-logits[e]));
+            biased[e] = y->choice_bias ? score[e] + y->choice_bias[e] : score[e];
+        }
+        pick(m, biased, chosen);
+    } else {
+        pick(m, logits, chosen);            /* the order of a softmax is that of its logits */
+        for (uint32_t e = 0; e < m->n_experts; e++)
+            score[e] = plp_exp(logits[e] - logits[chosen[0]]);
+        for (uint32_t e = 0; m->route_all && e < m->n_experts; e++)
+            sum += score[e];
+    }
     for (uint32_t i = 0; i < m->n_chosen; i++) {
-        weight[i] = plp_exp(logits[chosen[i]] - top);
+        weight[i] = score[chosen[i]];
         sum += m->route_all ? 0 : weight[i];
     }
+    if (m->route_sigmoid && m->route_all)
+        sum = 1;                            /* sigmoids as they are */
     for (uint32_t i = 0; i < m->n_chosen; i++)
         weight[i] = weight[i] / sum * m->expert_scale;
 }
@@ -121,7 +140,8 @@ static void route(plp_model *m, const plp_layer *y, const float *x, uint32_t n)
     PLP_OPS(linear, &(plp_product){ &y->router, y->router_b.data, m->route, m->n_experts }, 1, x, m->n_embd, n);
     PLP_OPS(download, r->logits, m->route, (size_t)n * m->n_experts * sizeof *r->logits);
     for (uint32_t t = 0; t < n; t++)
-        choose(m, r->logits + (size_t)t * m->n_experts, r->chosen + (size_t)t * m->n_chosen, r->weight + (size_t)t * m->n_chosen);
+        choose(m, y, r->logits + (size_t)t * m->n_experts, r->chosen + (size_t)t * m->n_chosen,
+               r->weight + (size_t)t * m->n_chosen);
     sort_by_expert(m, r, n);
 }
 

@@ -51,6 +51,8 @@ typedef struct plp_arch {
     bool        no_rope_full;               /* with a window: layers that see everything are without positions */
     uint32_t    wide_query_layers;          /* at this depth scores are scaled by n_embd / n_heads, not head_dim */
     const char *ffn_norm_name;              /* where it is not ffn_norm */
+    const char *final_norm_name;            /* where it is not output_norm */
+    bool        short_conv;                 /* layers without KV heads convolve over a few tokens instead of attending */
 } plp_arch;
 
 /* ---- a model ---- */
@@ -73,10 +75,12 @@ typedef struct plp_rope_spec {
 } plp_rope_spec;
 
 /* The layers that share one attention window, and so one kind of block. Group 0 has the layers with full
- * attention; where all layers are windowed, those. */
+ * attention; where all layers are windowed, those. Layers with a running state are a group with a window
+ * of one token: what a session goes on from is in the block of its last token. */
 typedef struct plp_group {
     uint32_t window;                        /* 0: everything */
     uint32_t n_layers;
+    size_t   state_bytes;                   /* of a layer. Not 0: blocks hold a running state, not keys and values (backend.h) */
 } plp_group;
 
 enum { PLP_NO_ROPE = -1 };
@@ -86,11 +90,14 @@ typedef struct plp_expert { plp_weight gate, up, down, b_gate, b_up, b_down; } p
 typedef struct plp_layer {
     plp_weight attn_norm, attn_norm_b, attn_post_norm, wq, wk, wv, wo, bq, bk, bv, bo, q_norm, k_norm, sinks;
     plp_weight ffn_norm, ffn_norm_b, ffn_post_norm, w_gate, w_up, w_down, b_gate, b_up, b_down;
+    plp_weight conv, conv_in, conv_out;     /* a short convolution: these instead of wq, wk, wv, wo */
     plp_weight router, router_b;            /* a mixture of experts: these instead of w_gate, w_up, w_down */
+    const float *choice_bias;               /* [n_experts], in the file: added to scores for choosing only; or NULL */
     plp_expert *experts;                    /* [n_experts] */
     plp_expert shared;                      /* runs for every token */
     plp_weight shared_gate;                 /* its weight is the sigmoid of this row's product */
     uint32_t   group, index;                /* index: within the group */
+    bool       attends;                     /* else it has a running state */
     int        rope;                        /* which of the model's, or PLP_NO_ROPE */
 } plp_layer;
 
@@ -102,7 +109,8 @@ struct plp_model {
 
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, context_train;
     uint32_t n_experts, n_chosen, n_ff_expert, n_ff_shared;     /* n_experts 0: dense */
-    bool     route_all;
+    bool     route_all, route_sigmoid;
+    uint32_t conv_len;                      /* tokens that a short convolution sees, itself included; 0: there is none */
     uint32_t block_len;                     /* of the KV blocks it will see */
     int32_t  kv_format;
     float    eps, attn_scale, attn_softcap;                     /* a cap of 0: none */
@@ -119,6 +127,7 @@ struct plp_model {
     /* Work space for max_tokens, in backend memory; what the host reads or writes in plain memory. */
     uint32_t max_tokens;
     float   *x, *xn, *q, *k, *v, *attn, *gate, *up, *y, *logits;
+    float   *bcu;                           /* [max_tokens][3 * n_embd] if there are short convolutions */
     float   *cs[2];                         /* by rope */
     float   *cs_host;
     float   *route, *expert_x, *expert_y;   /* [max_tokens][n_experts], [max_tokens][n_embd] twice */

@@ -58,6 +58,7 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
     const struct { float **p; size_t width; } rooms[] = {
         { &m->x, m->n_embd }, { &m->xn, m->n_embd }, { &m->y, m->n_embd }, { &m->q, nq }, { &m->k, nkv }, { &m->v, nkv },
         { &m->attn, nq }, { &m->gate, ff }, { &m->up, ff }, { &m->cs[0], m->rope[0].n_rot }, { &m->cs[1], m->rope[1].n_rot },
+        { &m->bcu, m->conv_len ? 3 * (size_t)m->n_embd : 0 },
     };
     const uint32_t widest = m->rope[0].n_rot > m->rope[1].n_rot ? m->rope[0].n_rot : m->rope[1].n_rot;
     plp_status s;
@@ -69,6 +70,8 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
         return s;
     if (!(m->cs_host = plp_alloc(PLP_MEM_SCRATCH, n * widest, sizeof(float))))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu positions", n);
+    if ((m->n_experts && !ops->scatter_add) || (m->conv_len && !ops->short_conv))
+        return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
     if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
         return s;
     return ops->plan(m->backend, &(plp_plan){ .max_tokens = m->max_tokens, .max_k = max_k, .n_heads = m->n_heads,
@@ -88,21 +91,14 @@ plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, co
     m->max_tokens = o->max_tokens;
     m->block_len = o->block_len;
     m->kv_format = o->kv_format;
-    if ((s = find_arch(m, err)) < 0 || (s = plp_model_read_shape(m, err)) < 0)
-        goto failed;
-    if (!(m->layers = plp_zalloc(PLP_MEM_MODEL, m->n_layers, sizeof *m->layers))) {
-        s = plp_fail(err, PLP_E_NOMEM, "model: no memory for %u layers", m->n_layers);
-        goto failed;
+    if ((s = find_arch(m, err)) < 0 || (s = plp_model_read_shape(m, err)) < 0 || (s = plp_model_assign_layers(m, err)) < 0 ||
+        (s = plp_model_bind(m, &max_k, err)) < 0 || (s = open_ropes(m, o->context_limit, err)) < 0 ||
+        (s = make_room(m, max_k, err)) < 0) {
+        plp_model_close(m);
+        return s;
     }
-    if ((s = plp_model_assign_layers(m, err)) < 0 || (s = plp_model_bind(m, &max_k, err)) < 0 ||
-        (s = open_ropes(m, o->context_limit, err)) < 0 || (s = make_room(m, max_k, err)) < 0)
-        goto failed;
     *out = m;
     return PLP_OK;
-
-failed:
-    plp_model_close(m);
-    return s;
 }
 
 void plp_model_close(plp_model *m)
@@ -123,6 +119,8 @@ void plp_model_forward(plp_model *m, const plp_batch *batch) { m->arch->forward(
 
 size_t plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_format)
 {
-    const size_t n = m->group[group].n_layers * (size_t)m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
+    const plp_group *g = &m->group[group];
+    const size_t tiles = m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
+    const size_t n = g->n_layers * (g->state_bytes ? g->state_bytes : tiles);
     return (n + 63) / 64 * 64;              /* the pool's alignment */
 }

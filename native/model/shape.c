@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_LEN = 128, MAX_HEAD_DIM = 256 };
+enum { KEY_LEN = 128, MAX_HEAD_DIM = 256, MAX_CONV = 8 };
 
 static const char *key_of(const plp_model *m, char *out, const char *rest)
 {
@@ -58,6 +58,34 @@ static plp_status number(const plp_model *m, const char *rest, float fallback, f
     return PLP_OK;
 }
 
+/* KV heads: one count, or one per layer. Those differ only in models with layers that do not attend: 0. */
+static plp_status read_kv_heads(plp_model *m, plp_error *err)
+{
+    char key[KEY_LEN];
+    const int64_t at = plp_file_find(m->file, key_of(m, key, "attention.head_count_kv"));
+    plp_meta meta;
+    plp_status s;
+
+    if (at < 0 || (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0 || meta.type != PLP_META_ARRAY)
+        return count(m, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads, err);
+    if (meta.n != m->n_layers)
+        return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, m->n_layers);
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        int64_t n;
+        if ((s = plp_file_i64(m->file, (uint64_t)at, i, &n, err)) < 0)
+            return s;
+        if (n < (m->arch->short_conv ? 0 : 1) || n > 1024 || (n && m->n_kv_heads && n != m->n_kv_heads))
+            return plp_fail(err, PLP_E_UNSUPPORTED, "%s: layer %u has %lld; layers with the same number of KV heads%s are run", key, i,
+                            (long long)n, m->arch->short_conv ? ", or none," : "");
+        m->layers[i].attends = n != 0;
+        if (n)
+            m->n_kv_heads = (uint32_t)n;
+    }
+    if (!m->n_kv_heads)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s: no layer attends; models with at least one that does are run", key);
+    return PLP_OK;
+}
+
 static plp_status read_counts(plp_model *m, plp_error *err)
 {
     uint32_t value_dim;
@@ -66,11 +94,17 @@ static plp_status read_counts(plp_model *m, plp_error *err)
     if ((s = count(m, "block_count", 0, PLP_MAX_LAYERS, &m->n_layers, err)) < 0 ||
         (s = count(m, "embedding_length", 0, 1u << 17, &m->n_embd, err)) < 0 ||
         (s = count(m, "attention.head_count", 0, 1024, &m->n_heads, err)) < 0 ||
-        (s = count(m, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads, err)) < 0 ||
         (s = count(m, "context_length", 0, 1u << 30, &m->context_train, err)) < 0 ||
         (s = count(m, "attention.key_length", m->n_embd / m->n_heads ? m->n_embd / m->n_heads : 1, MAX_HEAD_DIM, &m->head_dim, err)) < 0 ||
         (s = count(m, "attention.value_length", m->head_dim, MAX_HEAD_DIM, &value_dim, err)) < 0 ||
         (s = number(m, m->arch->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f, &m->eps, err)) < 0)
+        return s;
+    if (!(m->layers = plp_zalloc(PLP_MEM_MODEL, m->n_layers, sizeof *m->layers)))
+        return plp_fail(err, PLP_E_NOMEM, "model: no memory for %u layers", m->n_layers);
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->layers[i].attends = true;
+    if ((s = read_kv_heads(m, err)) < 0 ||
+        (m->arch->short_conv && (s = count(m, "shortconv.l_cache", 0, MAX_CONV, &m->conv_len, err)) < 0))
         return s;
     if (m->n_heads % m->n_kv_heads)
         return plp_fail(err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, m->n_kv_heads);
@@ -106,8 +140,9 @@ static plp_status read_experts(plp_model *m, plp_error *err)
         return s;
     /* A softmax over the chosen ones is the softmax over all, divided by its sum over the chosen. */
     m->route_all = !normalised && gating != GATING_SOFTMAX_CHOSEN;
-    if (gating == GATING_SIGMOID || gating > GATING_SOFTMAX_CHOSEN)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; experts weighted by a softmax (1, 3) are run", key_of(m, key, "expert_gating_func"), gating);
+    m->route_sigmoid = gating == GATING_SIGMOID;
+    if (gating > GATING_SOFTMAX_CHOSEN)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; experts weighted by a softmax (1, 3) or sigmoids (2) are run", key_of(m, key, "expert_gating_func"), gating);
     if (groups > 1)
         return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; experts without groups are run", key_of(m, key, "expert_group_count"), groups);
     return PLP_OK;
@@ -170,14 +205,26 @@ static plp_status read_windows(plp_model *m, uint32_t window, bool *windowed, pl
     return PLP_OK;
 }
 
+/* Layers with a running state: a group whose blocks hold it. */
+static void assign_states(plp_model *m)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        any |= !m->layers[i].attends;
+    if (!any)
+        return;
+    m->n_groups = 2;
+    m->group[1] = (plp_group){ .window = 1, .state_bytes = (size_t)(m->conv_len - 1) * m->n_embd * sizeof(float) };
+}
+
 plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
 {
     const plp_arch *a = m->arch;
     bool windowed[PLP_MAX_LAYERS];
-    uint32_t window, n_windowed = 0;
+    uint32_t window = 0, n_windowed = 0;
     plp_status s;
 
-    if ((s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
+    if (!a->short_conv && (s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
         return s;
     if (window == 0)
         window = a->window;
@@ -188,10 +235,11 @@ plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
     m->n_groups = n_windowed && n_windowed < m->n_layers ? 2 : 1;
     m->group[m->n_groups - 1].window = n_windowed ? window : 0;
     m->n_ropes = a->local_rope && n_windowed ? 2 : 1;
+    assign_states(m);
     for (uint32_t i = 0; i < m->n_layers; i++) {
         plp_layer *y = &m->layers[i];
         const bool no_rope = (a->no_rope_every && (i + 1) % a->no_rope_every == 0) || (a->no_rope_full && window && !windowed[i]);
-        y->group = windowed[i] ? m->n_groups - 1 : 0;
+        y->group = windowed[i] || !y->attends ? m->n_groups - 1 : 0;
         y->index = m->group[y->group].n_layers++;
         y->rope = no_rope ? PLP_NO_ROPE : windowed[i] && a->local_rope ? 1 : 0;
     }

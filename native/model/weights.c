@@ -144,6 +144,23 @@ static plp_status bind_qkv(binder *b, plp_layer *y)
     return bind(b, &y->bv, MAY, 0, nkv, "blk.%u.attn_v.bias");
 }
 
+/* What is in attention's place in a layer without KV heads. */
+static plp_status bind_short_conv(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd;
+    plp_status s;
+
+    if ((s = bind(b, &y->attn_norm, MUST, 0, d, "blk.%u.attn_norm.weight")) < 0 ||
+        (s = bind(b, &y->conv, MUST, d, b->m->conv_len, "blk.%u.shortconv.conv.weight")) < 0 ||
+        (s = bind(b, &y->conv_in, MUST, 3 * d, d, "blk.%u.shortconv.in_proj.weight")) < 0 ||
+        (s = bind(b, &y->conv_out, MUST, d, d, "blk.%u.shortconv.out_proj.weight")) < 0)
+        return s;
+    if (y->conv.type != PLP_TYPE_F32)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor blk.%u.shortconv.conv.weight is of type %s; F32 is run", b->layer,
+                        plp_type_name(y->conv.type));
+    return PLP_OK;
+}
+
 static plp_status bind_attention(binder *b, plp_layer *y)
 {
     const plp_model *m = b->m;
@@ -261,6 +278,7 @@ static plp_status bind_experts(binder *b, plp_layer *y)
 {
     plp_model *m = b->m;
     const uint32_t d = m->n_embd;
+    const plp_tensor *choice;
     plp_status s;
 
     if ((s = width_of(b, &m->n_ff_expert, "blk.%u.ffn_up_exps.weight")) < 0 ||
@@ -272,12 +290,14 @@ static plp_status bind_experts(binder *b, plp_layer *y)
         return plp_fail(b->err, PLP_E_NOMEM, "model: no memory for %u experts", m->n_experts);
     if ((s = bind(b, &y->router, MUST, m->n_experts, d, "blk.%u.ffn_gate_inp.weight")) < 0 ||
         (s = bind(b, &y->router_b, MAY, 0, m->n_experts, "blk.%u.ffn_gate_inp.bias")) < 0 ||
+        (s = find(b, &choice, MAY, 0, 0, m->n_experts, "blk.%u.exp_probs_b.bias")) < 0 ||
         (s = bind_gate_and_up(b, y)) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, down), MUST, d, m->n_ff_expert, "blk.%u.ffn_down_exps.weight")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_gate), MAY, m->n_ff_expert, 0, "blk.%u.ffn_gate_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_up), MAY, m->n_ff_expert, 0, "blk.%u.ffn_up_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_down), MAY, d, 0, "blk.%u.ffn_down_exps.bias")) < 0)
         return s;
+    y->choice_bias = choice ? choice->data : NULL;
     return bind_shared(b, y);
 }
 
@@ -333,6 +353,8 @@ static plp_status bind_vocabulary(binder *b)
 {
     plp_model *m = b->m;
     const plp_tensor *embed = plp_file_tensor_named(m->file, "token_embd.weight");
+    const bool other = m->arch->final_norm_name && !present(b, "output_norm.weight");
+    char norm[64];
     plp_status s;
 
     if (!embed)
@@ -341,8 +363,9 @@ static plp_status bind_vocabulary(binder *b)
         return plp_fail(b->err, PLP_E_FILE, "tensor token_embd.weight has %llu rows; a vocabulary of up to 16,777,216 is possible",
                         (unsigned long long)embed->dims[1]);
     m->n_vocab = (uint32_t)embed->dims[1];
+    snprintf(norm, sizeof norm, "%s.weight", other ? m->arch->final_norm_name : "output_norm");
     if ((s = bind(b, &m->embed, MUST, m->n_vocab, m->n_embd, "token_embd.weight")) < 0 ||
-        (s = bind(b, &m->output_norm, MUST, 0, m->n_embd, "output_norm.weight")) < 0 ||
+        (s = bind(b, &m->output_norm, MUST, 0, m->n_embd, norm)) < 0 ||
         (m->arch->layer_norm && (s = bind(b, &m->output_norm_b, MAY, 0, m->n_embd, "output_norm.bias")) < 0) ||
         (s = bind(b, &m->output, MAY, m->n_vocab, m->n_embd, "output.weight")) < 0 ||
         (s = bind(b, &m->output_b, MAY, 0, m->n_vocab, "output.bias")) < 0)
@@ -360,9 +383,12 @@ plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
     if (!(b.used = plp_alloc(PLP_MEM_MODEL, b.n_tensors + 1, sizeof *b.used)))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %llu names", (unsigned long long)b.n_tensors);
     s = bind_vocabulary(&b);
-    for (; s >= 0 && b.layer < m->n_layers; b.layer++)
-        if ((s = bind_attention(&b, &m->layers[b.layer])) >= 0)
-            s = bind_feed_forward(&b, &m->layers[b.layer]);
+    for (; s >= 0 && b.layer < m->n_layers; b.layer++) {
+        plp_layer *y = &m->layers[b.layer];
+        s = m->group[y->group].state_bytes ? bind_short_conv(&b, y) : bind_attention(&b, y);
+        if (s >= 0)
+            s = bind_feed_forward(&b, y);
+    }
     if (s >= 0)
         s = none_left(&b);
     plp_free(b.used);

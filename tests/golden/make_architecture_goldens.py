@@ -27,7 +27,8 @@ OUT = ROOT / "tests" / "golden" / "architectures"
 POSITIONS = range(2, 48, 3)
 TOP = 64
 # Names that newer versions of transformers gave to what the checkpoints, and so gguf-py's map, call otherwise.
-RENAMES = {"block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight", "self_attn.sinks": "self_attn.sinks.weight"}
+RENAMES = {"block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight", "self_attn.sinks": "self_attn.sinks.weight",
+           "feed_forward.expert_bias": "feed_forward.expert_bias.bias"}
 RENAMED = re.compile("|".join(re.escape(name) + "$" for name in RENAMES))
 
 

@@ -5,7 +5,6 @@ The truth (tests/golden/architectures) holds the 64 most probable tokens at ever
 beyond them counts as one more token, so the divergence found is at most the whole one's.
 """
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ pytest.importorskip("gguf")
 
 from gguf import GGUFValueType as V                                        # noqa: E402
 
+from models import supported as listed                                     # noqa: E402
 from models.architectures import CASES, N_TOKENS, N_VOCAB, Case, golden_tokens     # noqa: E402
 from pyllama_paged import Model                                             # noqa: E402
 from pyllama_paged.errors import ModelFileError, UnsupportedModel           # noqa: E402
@@ -27,7 +27,7 @@ KL_LIMIT = {"F32": 1e-5, "Q8_0": 0.01}
 
 
 def supported():
-    return re.findall(r'^ARCH\("([^"]+)"', (ROOT / "native" / "model" / "archs.def").read_text(), re.M)
+    return [name for name, _, _ in listed.architectures()]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,12 @@ def divergence(truth, got):
 def test_every_architecture_has_a_golden():
     assert supported() and set(supported()) == {c.arch for c in CASES.values()}
     assert {f.stem for f in GOLDENS.glob("*.npz")} == set(CASES)
+
+
+def test_the_readme_agrees():
+    readme = listed.README.read_text()
+    assert listed.BEGIN in readme and listed.with_section(readme) == readme, "run: python -m models.supported --write"
+    assert len(supported()) == (ROOT / "native" / "model" / "archs.def").read_text().count("\nARCH(")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -128,7 +134,7 @@ def test_every_path_gives_the_same_bits(file_of, name):
 
 
 @pytest.mark.parametrize("kv", ["q8", "q4"])
-@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "lfm2"])
 def test_sealed_formats_keep_the_bits(file_of, name, kv):
     path, tokens = file_of(name, "Q8_0"), golden_tokens()
     with open_case(path, name, kv=kv, threads=1) as model, model.session() as session:
@@ -161,9 +167,11 @@ def test_a_window_group_stays_flat(tmp_path):
     assert sizes[2] - sizes[1] <= per_layer * full * 80
 
 
-def test_a_prefix_is_reused_across_its_window(tmp_path):
+@pytest.mark.parametrize("name", ["gpt-oss", "lfm2"])
+def test_a_prefix_is_reused_across_its_window(tmp_path, name):
+    """Of the layers with a window, or a running state, only the end is still there."""
     tokens = (golden_tokens() * 9)[:400]
-    path = CASES["gpt-oss"].write(tmp_path / "m.gguf", "Q8_0")
+    path = CASES[name].write(tmp_path / "m.gguf", "Q8_0")
     with Model.open(path, reuse=False) as model, model.session() as session:
         want = all_logits(session, tokens)
     with Model.open(path, kv_cache="16MiB") as model:
@@ -178,6 +186,14 @@ def test_a_prefix_is_reused_across_its_window(tmp_path):
                 second.rewind(300)
                 second.sync(tokens)
                 assert np.array_equal(second.logits, want[-1])
+                with second.fork() as twin:
+                    twin.rewind(397)                            # inside a block
+                    assert np.array_equal(twin.logits, want[396])
+                    twin.feed(tokens[397:])
+                    assert np.array_equal(twin.logits, want[-1])
+            first.rewind(20)                                    # the windows before it are gone
+            assert np.array_equal(first.logits, want[19])
+        assert model.check()
 
 
 # ---- what is refused, and how
@@ -203,7 +219,8 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
     ("qwen2moe", dict(reshape={"blk.0.ffn_up_exps.weight": (7, 32, 64)}), r"tensor blk.0.ffn_up_exps.weight is \[64, 32, 7, 1\]; \[64, 32, 8, 1\]"),
     ("gpt-oss", dict(drop=["blk.0.attn_sinks.weight"]), "tensor blk.0.attn_sinks.weight is missing"),
     ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
-    ("qwen3moe", dict(fields=[("expert_gating_func", 2, V.UINT32)]), "expert_gating_func is 2"),
+    ("qwen3moe", dict(fields=[("expert_gating_func", 4, V.UINT32)]), "expert_gating_func is 4"),
+    ("lfm2", dict(reshape={"blk.0.shortconv.conv.weight": (64, 4)}), r"tensor blk.0.shortconv.conv.weight is \[4, 64, 1, 1\]; \[3, 64, 1, 1\]"),
     ("qwen3moe", dict(fields=[("expert_weights_scale", -1.0, V.FLOAT32)]), "expert_weights_scale is -1"),
     ("granite", dict(fields=[("final_logit_softcapping", -3.0, V.FLOAT32)]), "final_logit_softcapping is -3"),
     ("gemma2", dict(fields=[("attention.sliding_window_pattern", [True], V.ARRAY)]), "sliding_window_pattern has 1 elements for 2 layers"),
