@@ -127,26 +127,37 @@ typedef struct sums {
 
 INLINE __m256i x_at(const x_tile *x, int c, int t) { return _mm256_set1_epi32((int)load_u32(x->q[c][t])); }
 INLINE __m256i widen(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
-/* Keeps a weight register from being loaded once per token. */
+/* Keeps a weight register from being loaded once per token, and the sums in order: gcc would turn the chains of
+ * integer additions into trees, for which it has not the registers. */
 #define KEEP(v) __asm__("" : "+x"(v))
 
-/* Dots of eight rows with four tokens over columns c0..c1; two columns are added before they are widened
- * (0..63), or each is widened on its own (signed). */
-INLINE void dots(const int type, const uint8_t *w, const x_tile *x, const int c0, const int c1, __m256i dot[TILE_TOKENS])
+/* Dots of eight rows of 0..63 with four tokens over columns c0..c0 + 4: two columns are added before they are widened. */
+INLINE void six_bit_dots(const uint8_t *w, const x_tile *x, const int c0, __m256i dot[TILE_TOKENS])
 {
-    UNROLL for (int c = c0; c < c1; c += 2) {
+    UNROLL for (int c = c0; c < c0 + 4; c += 2) {
         __m256i w0 = _mm256_load_si256((const void *)(w + c * ROWS * 4)), w1 = _mm256_load_si256((const void *)(w + (c + 1) * ROWS * 4));
         KEEP(w0);
         KEEP(w1);
-        const __m256i a0 = _mm256_abs_epi8(w0), a1 = _mm256_abs_epi8(w1);
         UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
-            __m256i sum;
-            if (type == PLP_TYPE_Q8_0)
-                sum = _mm256_add_epi32(widen(_mm256_maddubs_epi16(a0, _mm256_sign_epi8(x_at(x, c, t), w0))),
-                                       widen(_mm256_maddubs_epi16(a1, _mm256_sign_epi8(x_at(x, c + 1, t), w1))));
-            else
-                sum = widen(_mm256_add_epi16(_mm256_maddubs_epi16(w0, x_at(x, c, t)), _mm256_maddubs_epi16(w1, x_at(x, c + 1, t))));
+            const __m256i a = _mm256_maddubs_epi16(w0, x_at(x, c, t)), b = _mm256_maddubs_epi16(w1, x_at(x, c + 1, t));
+            const __m256i sum = widen(_mm256_add_epi16(a, b));
             dot[t] = c == c0 ? sum : _mm256_add_epi32(dot[t], sum);
+            KEEP(dot[t]);
+        }
+    }
+}
+
+/* Dots of eight rows of signed bytes with four tokens. */
+INLINE void signed_dots(const uint8_t *w, const x_tile *x, __m256i dot[TILE_TOKENS])
+{
+    UNROLL for (int c = 0; c < 8; c++) {
+        __m256i wc = _mm256_load_si256((const void *)(w + c * ROWS * 4));
+        KEEP(wc);
+        const __m256i size = _mm256_abs_epi8(wc);
+        UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
+            const __m256i sum = widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(x_at(x, c, t), wc)));
+            dot[t] = c == 0 ? sum : _mm256_add_epi32(dot[t], sum);
+            KEEP(dot[t]);
         }
     }
 }
@@ -156,16 +167,31 @@ INLINE void nibble_dots(const uint8_t *w, const x_tile *x, __m256i dot[2][TILE_T
 {
     __m256i sum[2][TILE_TOKENS];
     UNROLL for (int c = 0; c < 8; c++) {
-        __m256i w0 = _mm256_load_si256((const void *)(w + c * ROWS * 4)), w1 = _mm256_load_si256((const void *)(w + c * ROWS * 4 + 32));
-        KEEP(w0);
-        KEEP(w1);
+        __m256i wc[2];
+        UNROLL for (int r = 0; r < 2; r++) {
+            wc[r] = _mm256_load_si256((const void *)(w + c * ROWS * 4 + 32 * r));
+            KEEP(wc[r]);
+        }
         UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
-            const __m256i q = x_at(x, c, t), a = _mm256_maddubs_epi16(w0, q), b = _mm256_maddubs_epi16(w1, q);
-            sum[0][t] = c == 0 ? a : _mm256_add_epi16(sum[0][t], a);
-            sum[1][t] = c == 0 ? b : _mm256_add_epi16(sum[1][t], b);
+            const __m256i q = x_at(x, c, t);
+            UNROLL for (int r = 0; r < 2; r++) {
+                const __m256i v = _mm256_maddubs_epi16(wc[r], q);
+                sum[r][t] = c == 0 ? v : _mm256_add_epi16(sum[r][t], v);
+                KEEP(sum[r][t]);
+            }
         }
     }
-    UNROLL for (int t = 0; t < TILE_TOKENS; t++) dot[0][t] = widen(sum[0][t]), dot[1][t] = widen(sum[1][t]);
+    UNROLL for (int r = 0; r < 2; r++)
+        UNROLL for (int t = 0; t < TILE_TOKENS; t++) dot[r][t] = widen(sum[r][t]);
+}
+
+/* -128 * sum(q), shifted to the weights' own offset, a broadcast away. */
+typedef struct offsets { int32_t of[TILE_TOKENS]; } offsets;
+INLINE offsets offsets_of(__m128i xi, const int shift)
+{
+    offsets o;
+    _mm_storeu_si128((void *)o.of, _mm_srai_epi32(xi, shift));
+    return o;
 }
 
 INLINE void add_to(float *acc, __m256 term) { _mm256_store_ps(acc, _mm256_add_ps(_mm256_load_ps(acc), term)); }
@@ -179,28 +205,32 @@ INLINE void tile(const int type, const panel *p, uint32_t n_blocks, const x_tile
 
     for (uint32_t b = 0; b < n_blocks; b++, x++) {
         const uint8_t *w = p->w[b][0];
-        __m256i dot[2][TILE_TOKENS];
+        const __m128i xi = load_128(x->xi), x0 = load_128(x->x0);
+        __m256i dot[2][TILE_TOKENS], half[TILE_TOKENS];
+        offsets all = { { 0 } }, first = { { 0 } };
         UNROLL for (int line = 0; line < 3; line++) __builtin_prefetch((const char *)x + 768 + 64 * line);
+        if (type == PLP_TYPE_Q4_0) all = offsets_of(xi, 4);                                                  /* 8 */
+        if (type == PLP_TYPE_Q6_K) first = offsets_of(x0, 2), all = offsets_of(_mm_sub_epi32(xi, x0), 2);    /* 32 */
         if (type == PLP_TYPE_Q4_0 || type == PLP_TYPE_Q4_1) nibble_dots(w, x, dot);
         UNROLL for (int r = 0; r < 2; r++) {
             const __m256 s = _mm256_load_ps(p->s[b] + 8 * r), m = _mm256_load_ps(p->m[b] + 8 * r);
             if (type == PLP_TYPE_Q6_K) {
-                __m256i first[TILE_TOKENS];
-                dots(type, w + 32 * r, x, 0, 4, first);
-                dots(type, w + 32 * r, x, 4, 8, dot[r]);
-                UNROLL for (int t = 0; t < TILE_TOKENS; t++) {      /* the offset is 32: a quarter of 128 */
-                    const int x0 = x->x0[t] / 4, x1 = (x->xi[t] - x->x0[t]) / 4;
-                    const __m256 d0 = _mm256_cvtepi32_ps(_mm256_add_epi32(first[t], _mm256_set1_epi32(x0)));
-                    const __m256 d1 = _mm256_cvtepi32_ps(_mm256_add_epi32(dot[r][t], _mm256_set1_epi32(x1)));
-                    add_to(acc[t] + 8 * r, _mm256_mul_ps(_mm256_fmadd_ps(m, d1, _mm256_mul_ps(s, d0)), splat(x->xs[t])));
-                }
-                continue;
+                six_bit_dots(w + 32 * r, x, 0, half);
+                six_bit_dots(w + 32 * r, x, 4, dot[r]);
             }
-            if (type == PLP_TYPE_Q8_0) dots(type, w + 32 * r, x, 0, 8, dot[r]);
+            if (type == PLP_TYPE_Q8_0) signed_dots(w + 32 * r, x, dot[r]);
             UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
-                if (type == PLP_TYPE_Q4_0) dot[r][t] = _mm256_add_epi32(dot[r][t], _mm256_set1_epi32(x->xi[t] / 16));
-                __m256 term = _mm256_mul_ps(_mm256_mul_ps(s, splat(x->xs[t])), _mm256_cvtepi32_ps(dot[r][t]));
-                if (type == PLP_TYPE_Q4_1) term = _mm256_fmadd_ps(m, splat(x->xm[t]), term);
+                __m256i d = dot[r][t];
+                if (type == PLP_TYPE_Q4_0 || type == PLP_TYPE_Q6_K) d = _mm256_add_epi32(d, _mm256_set1_epi32(all.of[t]));
+                const __m256 xs = splat(x->xs[t]), value = _mm256_cvtepi32_ps(d);
+                __m256 term;
+                if (type == PLP_TYPE_Q6_K) {
+                    const __m256 d0 = _mm256_cvtepi32_ps(_mm256_add_epi32(half[t], _mm256_set1_epi32(first.of[t])));
+                    term = _mm256_mul_ps(_mm256_fmadd_ps(m, value, _mm256_mul_ps(s, d0)), xs);
+                } else {
+                    term = _mm256_mul_ps(_mm256_mul_ps(s, xs), value);
+                    if (type == PLP_TYPE_Q4_1) term = _mm256_fmadd_ps(m, splat(x->xm[t]), term);
+                }
                 add_to(acc[t] + 8 * r, term);
             }
         }
