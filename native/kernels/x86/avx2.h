@@ -28,6 +28,7 @@ void   plp_fill_avx2_float(plp_kernels *k);
 void   plp_fill_avx2_vector(plp_kernels *k);
 void   plp_fill_avx2_attention(plp_kernels *k);
 void   plp_fill_avx2_sealed(plp_kernels *k);
+void   plp_fill_avx2_seal(plp_kernels *k);
 
 /* ---- lanes -------------------------------------------------------------------------------- */
 

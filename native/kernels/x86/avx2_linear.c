@@ -20,6 +20,7 @@ void plp_fill_avx2(plp_kernels *k)
     plp_fill_avx2_vector(k);
     plp_fill_avx2_attention(k);
     plp_fill_avx2_sealed(k);
+    plp_fill_avx2_seal(k);
     k->linear_work = linear_work;
     k->linear = linear;
 }
