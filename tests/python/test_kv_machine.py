@@ -74,9 +74,9 @@ class Pool(RuleBasedStateMachine):
         except (KvBudgetExceeded, ContextFull) as problem:
             if isinstance(problem, ContextFull):
                 assert len(after) > CONTEXT
-                after = line
             else:
                 assert "kv_budget" in self.options and problem.wanted > 0
+            after = line
         self.sessions[at][1] = after
         assert session.tokens == after
 
