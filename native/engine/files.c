@@ -141,7 +141,7 @@ static const void *block_bytes(void *context, uint32_t run, uint32_t i)
     const plp_block b = t->blocks[r->first + i];
     const uint32_t start = (r->first + i) * e->options.block_len, n = t->n_tokens - start;
     e->backend->ops->download(e->backend, src->room, plp_pool_data(e->pool, b), r->block_bytes);
-    if (n < e->options.block_len)           /* the open one: always f16 */
+    if (n < e->options.block_len && !e->model->group[r->tag / 2].state_bytes)    /* the open one: always f16 */
         clear_tail(e, r->tag / 2, src->room, n);
     return src->room;
 }
