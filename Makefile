@@ -1,5 +1,5 @@
 # make chat      build, fetch the default model, talk to it      (echo "a question" | make -s chat)
-# make test      build everything, run the native checks and the Python tests
+# make test      build everything, run the native checks, those under sanitizers and for other machines, the Python tests
 # make bench-memory   which gains of paging travel to this machine: bench-memory/memory.html
 #                     (FULL=1: the long run; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
 # make clean     remove what the above made, except downloaded models
@@ -53,6 +53,8 @@ model: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	@$(BIN)/pyllama-paged pull smollm2-135m
 	@$(BIN)/ctest --test-dir build/python --output-on-failure -j $(JOBS)
+	@tests/sanitize/run $(BIN)/cmake
+	@PATH="$(CURDIR)/$(BIN):$$PATH" PLP_CROSS_BUILD=build/cross PLP_JOBS=$(JOBS) tests/cross/run tiers model arm zig
 	@$(BIN)/python -m pytest tests/python $(ARGS)
 
 bench-memory: $(VENV)/.installed

@@ -41,7 +41,7 @@ static void image_head(image *g, uint32_t version, uint64_t n_tensors, uint64_t 
 }
 /* A key and its type; the value follows by image_put. */
 static void image_key(image *g, const char *key, uint32_t type) { image_text(g, key); image_32(g, type); }
-static void image_array(image *g, const char *key, uint32_t elem_type, uint64_t n)
+static inline void image_array(image *g, const char *key, uint32_t elem_type, uint64_t n)
 {
     image_key(g, key, 9);
     image_32(g, elem_type);
