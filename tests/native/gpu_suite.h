@@ -183,9 +183,11 @@ static void check_elements(suite *s)
     for (int i = 0; i < 4; i++) {
         const uint32_t n = widths[i], tokens = (uint32_t)i + 1, ld = n + (uint32_t)i;
         pair x = make(s, (size_t)tokens * ld, 9), y = make(s, (size_t)tokens * ld, 5), z = make(s, (size_t)tokens * ld, 1);
-        for (int act = 0; act < 4; act++) {
+        for (int act = 0; act < 5; act++) {
             BOTH(s, glu, (s->cpu, z.cpu, x.cpu, y.cpu, ld, tokens, n, act), (s->gpu, z.gpu, x.gpu, y.gpu, ld, tokens, n, act));
             equal(s, &z, "glu %d n=%u", act, n);
+            if (act == PLP_ACT_SILU_LIMITED)        /* always gated */
+                continue;
             BOTH(s, glu, (s->cpu, z.cpu, x.cpu, NULL, ld, tokens, n, act), (s->gpu, z.gpu, x.gpu, NULL, ld, tokens, n, act));
             equal(s, &z, "act %d n=%u", act, n);
         }
@@ -201,6 +203,12 @@ static void check_elements(suite *s)
         pair g = make(s, 3 * (size_t)ld, 1);
         BOTH(s, gather, (s->cpu, g.cpu, x.cpu, ld, rows, 3), (s->gpu, g.gpu, x.gpu, ld, rows, 3));
         equal(s, &g, "gather width %u", ld);
+        const int32_t apart[] = { 2, 0 };
+        const float factors[] = { 0.3f, -1.9f };
+        if (tokens >= 2) {
+            BOTH(s, scatter_add, (s->cpu, g.cpu, x.cpu, ld, apart, factors, 2), (s->gpu, g.gpu, x.gpu, ld, apart, factors, 2));
+            equal(s, &g, "scatter_add width %u", ld);
+        }
         s->cpu->ops->copy_block(s->cpu, y.cpu, x.cpu, x.n * sizeof(float));
         s->gpu->ops->copy_block(s->gpu, y.gpu, x.gpu, x.n * sizeof(float));
         equal(s, &y, "copy n=%zu", x.n);

@@ -189,9 +189,9 @@ void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address)
 }
 
 /* Without room, the place is one that all before has been done with. */
-void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes)
+void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes, u32 which)
 {
-    void *at = g->spare, *to;
+    void *at = (char *)g->spare + which * g->spare_bytes, *to;
     plp_mutex_lock(g->lock);
     if ((to = stage(g, n_bytes, &at))) {
         memcpy(to, host, n_bytes);
@@ -253,7 +253,7 @@ static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
     if ((s = buffer(b, n, &g->packed, err)) < 0 || (s = buffer(b, n / 32 * sizeof(float), &g->scales, err)) < 0 ||
         (s = buffer(b, n / 32 * sizeof(float), &g->sums, err)) < 0)
         return s;
-    return buffer(b, g->spare_bytes, &g->spare, err);
+    return buffer(b, 2 * g->spare_bytes, &g->spare, err);
 }
 
 static plp_status grow(plp_gpu *g, const plp_batch *batch, plp_error *err)
@@ -331,7 +331,7 @@ static void embed(plp_backend *b, const plp_weight *table, const int32_t *ids, u
 #undef GPU_TYPE
     }
     PLP_GPU_LAUNCH(gpu_of(b), kernel, n, 1, PLP_GPU_THREADS, (embed_args){ .table = (u8 *)table->data,
-                   .ids = plp_gpu_staged(gpu_of(b), ids, n * sizeof *ids), .y = y, .row_bytes = table->row_bytes, .k = table->k, .scale = factor });
+                   .ids = plp_gpu_staged(gpu_of(b), ids, n * sizeof *ids, 0), .y = y, .row_bytes = table->row_bytes, .k = table->k, .scale = factor });
 }
 
 static void rmsnorm(plp_backend *b, float *y, const float *x, size_t ld, const float *w, uint32_t n_rows, uint32_t n, float eps)
@@ -411,7 +411,14 @@ static void softcap(plp_backend *b, float *y, float cap, size_t n)       { vecto
 static void gather(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, uint32_t n)
 {
     PLP_GPU_LAUNCH(gpu_of(b), K_gather, groups_of(width), n, PLP_GPU_THREADS,
-                   (gather_args){ .y = y, .x = x, .rows = plp_gpu_staged(gpu_of(b), rows, n * sizeof *rows), .width = width });
+                   (gather_args){ .y = y, .x = x, .rows = plp_gpu_staged(gpu_of(b), rows, n * sizeof *rows, 0), .width = width });
+}
+
+static void scatter_add(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *factors, uint32_t n)
+{
+    PLP_GPU_LAUNCH(gpu_of(b), K_scatter_add, groups_of(width), n, PLP_GPU_THREADS,
+                   (gather_args){ .y = y, .x = x, .rows = plp_gpu_staged(gpu_of(b), rows, n * sizeof *rows, 0),
+                                  .scale = plp_gpu_staged(gpu_of(b), factors, n * sizeof *factors, 1), .width = width });
 }
 
 /* ---- open and close ---- */
@@ -438,7 +445,7 @@ static const plp_ops gpu_ops = {
     .buffer = buffer, .weight = weight, .upload = upload, .download = download, .slab_map = slab_map, .slab_unmap = slab_unmap,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = linear, .rope = rope,
     .kv_store = plp_gpu_kv_store, .attention = plp_gpu_attention, .glu = glu, .add = add, .scale = scale,
-    .softcap = softcap, .gather = gather, .copy_block = copy_block,
+    .softcap = softcap, .gather = gather, .scatter_add = scatter_add, .copy_block = copy_block,
 };
 
 plp_status plp_gpu_backend_open(plp_backend **out, plp_gpu_device *d, plp_error *err)

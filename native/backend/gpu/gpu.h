@@ -48,7 +48,7 @@ typedef struct plp_gpu {
     uint8_t         *stage;             /* host's view */
     uint8_t         *stage_at;          /* device's */
     size_t           stage_bytes, staged;
-    void            *spare;             /* device memory for what finds no room in the staging area */
+    void            *spare;             /* two of spare_bytes: device memory for what finds no room in the staging area */
     size_t           spare_bytes;
 
     bool             have_rows;
@@ -62,8 +62,9 @@ void  plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const 
     plp_gpu_launch(g, kernel, x, y, n_threads, &(__VA_ARGS__), sizeof(__VA_ARGS__))
 /* n bytes for this batch: where the host writes them (NULL: no room), and their device address. */
 void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address);
-/* The same with contents; always finds a place. */
-void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes);
+/* The same with contents, one word a token at most; always finds a place. which: 0, or 1 for a second array
+ * of the same operation. */
+void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes, u32 which);
 
 /* Bytes that a batch's tables may take in the staging area, and its partial sums. */
 size_t plp_gpu_table_bytes(const plp_batch *batch);

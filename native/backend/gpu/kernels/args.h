@@ -29,7 +29,7 @@ typedef struct norm_args      { DEVICE float *y; DEVICE const float *x, *w, *bia
 typedef struct rope_args      { DEVICE float *x; DEVICE const float *cs; u64 ld; u32 n_heads, head_dim, n_rot, neox; } rope_args;
 typedef struct glu_args       { DEVICE float *y; DEVICE const float *gate, *up; u64 ld; u32 n, act; } glu_args;
 typedef struct vector_args    { DEVICE float *y; DEVICE const float *x; u64 n; float a; u32 unused; } vector_args;
-typedef struct gather_args    { DEVICE float *y; DEVICE const float *x; DEVICE const i32 *rows; u64 width; } gather_args;
+typedef struct gather_args    { DEVICE float *y; DEVICE const float *x; DEVICE const i32 *rows; DEVICE const float *scale; u64 width; } gather_args;
 
 /* Activations in blocks of 32: q [n][k], scale and scale * sum [n][k / 32]. */
 typedef struct pack_args      { DEVICE const float *x; DEVICE i8 *q; DEVICE float *scale, *sum; u64 ld; u32 k, unused; } pack_args;

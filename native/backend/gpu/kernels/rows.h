@@ -66,6 +66,7 @@ KERNEL(rope, rope_args)
     x[apart] = FMA(v, cs[1], w * cs[0]);
 }
 
+/* plp_act of kernels/kernels.h. */
 INLINE float activate(float g, u32 act)
 {
     switch (act) {
@@ -87,8 +88,13 @@ KERNEL(glu, glu_args)
     if (i >= a.n)
         return;
     const u64 at = GROUP_Y * a.ld + i;
-    const float v = activate(a.gate[at], a.act);
-    a.y[at] = a.up ? v * a.up[at] : v;
+    if (a.act == 4) {               /* PLP_ACT_SILU_LIMITED */
+        const float g = a.gate[at] > 7.0f ? 7.0f : a.gate[at], u = a.up[at] > 7.0f ? 7.0f : a.up[at] < -7.0f ? -7.0f : a.up[at];
+        a.y[at] = g / (1.0f + exp_f(-1.702f * g)) * (1.0f + u);
+    } else {
+        const float v = activate(a.gate[at], a.act);
+        a.y[at] = a.up ? v * a.up[at] : v;
+    }
 }
 
 /* The rest: GROUP_X * THREADS + THREAD is the element. */
@@ -119,4 +125,14 @@ KERNEL(gather, gather_args)
     const u64 i = GROUP_X * (u64)THREADS + THREAD;
     if (i < a.width)
         a.y[GROUP_Y * a.width + i] = a.x[(u64)(u32)a.rows[GROUP_Y] * a.width + i];
+}
+
+/* GROUP_Y: row of x. */
+KERNEL(scatter_add, gather_args)
+{
+    const u64 i = GROUP_X * (u64)THREADS + THREAD;
+    if (i < a.width) {
+        DEVICE float *y = a.y + (u64)(u32)a.rows[GROUP_Y] * a.width + i;
+        *y = *y + a.scale[GROUP_Y] * a.x[GROUP_Y * a.width + i];
+    }
 }
