@@ -10,6 +10,9 @@
 #ifdef PLP_EMU
 #include "backend/emu/emu.h"
 #endif
+#ifdef PLP_METAL
+#include "backend/metal/metal.h"
+#endif
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +32,11 @@ static plp_status open_cuda(plp_backend **out, uint32_t n_threads, plp_error *er
 
 static plp_status open_metal(plp_backend **out, uint32_t n_threads, plp_error *err)
 {
-    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"metal\" is not in this build; \"cpu\" is");
+#ifdef PLP_METAL
+    return plp_metal_backend_open(out, err);
+#else
+    return plp_fail(err, PLP_E_UNSUPPORTED, "device \"metal\" is for Apple systems");
+#endif
 }
 
 static const struct device {

@@ -36,14 +36,14 @@ MUTANTS = [
     ("matmul reads tokens that do not exist", "linear_body.h", "const u64 token = token0 + t < a.n ? token0 + t : a.n - 1;", "const u64 token = token0 + t;"),
     ("attention sees one token too far", "attention_body.h", "to = pos[i] + 1;", "to = pos[i] + 2;"),
     ("the window begins one token early", "attention.h", "pos + 1 > window ? pos + 1 - window : 0", "pos > window ? pos - window : 0"),
-    ("the last split is not folded", "attention.h", "i < f.n_splits", "i + 1 < f.n_splits"),
+    ("the last split is not folded", "attention.h", "i < f->n_splits", "i + 1 < f->n_splits"),
     # wrong indices
     ("Q6_K takes the wrong high bits", "linear.h", "(four_bytes(high + 4 * i) >> (2 * c)", "(four_bytes(high + 4 * i) >> (2 * (c % 2))"),
     ("Q4_K takes the wrong scale bits", "linear.h", "(packed[j + 4] & 15u) | (u32)(packed[j - 4] >> 6) << 4", "(packed[j + 4] & 15u) | (u32)(packed[j] >> 6) << 4"),
     ("rope pairs across the head, not the rotated part", "rows.h", "apart = a.neox ? pairs : 1", "apart = a.neox ? a.head_dim / 2 : 1"),
     ("keys go to another slot", "kv.h", "k[d * a.block_len + slot] =", "k[d * a.block_len + (slot ^ 1)] ="),
-    ("attention asks the first block of the table", "attention_body.h", "tile_of(a.sealed[seq.first_block + b], a.layer", "tile_of(a.sealed[seq.first_block], a.layer"),
-    ("a sequence's blocks begin at 0", "kv.h", "a.open[s.first_block + r.pos / a.block_len]", "a.open[r.pos / a.block_len]"),
+    ("attention asks the first block of the table", "attention_body.h", "tile_of(a.sealed[seq->first_block + b].at, a.layer", "tile_of(a.sealed[seq->first_block].at, a.layer"),
+    ("a sequence's blocks begin at 0", "kv.h", "a.open[s->first_block + r->pos / a.block_len]", "a.open[r->pos / a.block_len]"),
     ("a kv head takes its neighbour's queries", "attention_body.h", "(GROUP_Y * G + n % G) * D;", "(GROUP_Y * G + (n + 1) % G) * D;"),
     ("q8 values of the wrong tokens", "attention_body.h", "(i32)v[2 * D + ch], (i32)v[3 * D + ch]", "(i32)v[3 * D + ch], (i32)v[2 * D + ch]"),
     # wrong scales and formulas

@@ -449,6 +449,7 @@ static void check_long_kv(suite *s)
         check_kv_shape(s, &(kv_shape){ 1, 2, 32, 16, 0, format, 0, false }, adds, 2);
 }
 
+__attribute__((unused))
 static void run_suite(const plp_simt_body *table, uint32_t seed, bool brief)
 {
     suite s;

@@ -41,13 +41,13 @@ INLINE i32 signed_byte(u32 word, u32 i)       { return (i32)(i8)(word >> (8 * i)
 /* GROUP_X: item of folds; GROUP_Y: head. One simdgroup; all lanes follow m and s, each sums its channels. */
 KERNEL(attention_fold, attention_args)
 {
-    const gpu_fold f = a.folds[GROUP_X];
+    DEVICE const gpu_fold *f = a.folds + GROUP_X;
     float m = NEVER, s = 0.0f, acc[8];
 
     for (u32 j = 0; j < 8; j++)
         acc[j] = 0.0f;
-    for (u32 i = 0; i < f.n_splits; i++) {
-        DEVICE const float *part = a.parts + (u64)(f.part + i * f.stride + GROUP_Y) * (a.head_dim + 2);
+    for (u32 i = 0; i < f->n_splits; i++) {
+        DEVICE const float *part = a.parts + (u64)(f->part + i * f->stride + GROUP_Y) * (a.head_dim + 2);
         if (part[0] == NEVER)
             continue;
         const float top = part[0] > m ? part[0] : m;
@@ -62,5 +62,5 @@ KERNEL(attention_fold, attention_args)
         s = s + exp_f(a.sinks[GROUP_Y] - m);
     for (u32 j = 0; j < 8; j++)
         if (j * 32 + LANE < a.head_dim)
-            a.out[f.row * a.ldo + GROUP_Y * a.head_dim + j * 32 + LANE] = acc[j] / s;
+            a.out[f->row * a.ldo + GROUP_Y * a.head_dim + j * 32 + LANE] = acc[j] / s;
 }

@@ -15,9 +15,9 @@ KERNEL(NAME, attention_args)
     LOCAL float *back = back_all + SIMD * Q_N * J_N * 2;
 #endif
     LOCAL float *qs = q_all + SIMD * Q_N * D_MAX, *ps = p_all + SIMD * Q_N * UNIT;
-    const gpu_piece piece = a.pieces[GROUP_X];
-    const gpu_seq seq = a.seqs[piece.seq];
-    const u32 D = a.head_dim, G = a.n_heads / a.n_kv_heads, n_q = piece.n_tok * G, len = a.block_len;
+    DEVICE const gpu_piece *piece = a.pieces + GROUP_X;
+    DEVICE const gpu_seq *seq = a.seqs + piece->seq;
+    const u32 D = a.head_dim, G = a.n_heads / a.n_kv_heads, n_q = piece->n_tok * G, len = a.block_len;
     const u32 token = LANE % 16, odd = LANE / 16;
 
     for (u32 i0 = SIMD * Q_N; i0 < n_q; i0 += THREADS / 32 * Q_N) {
@@ -26,9 +26,9 @@ KERNEL(NAME, attention_args)
 
         for (u32 i = 0; i < Q_N; i++) {
             /* Queries past the end repeat the last one; nobody stores them. */
-            const u32 n = i0 + i < n_q ? i0 + i : n_q - 1, tok = piece.tok0 + n / G;
-            DEVICE const float *from = a.q + (seq.row0 + tok) * a.ldq + (GROUP_Y * G + n % G) * D;
-            pos[i] = seq.pos0 + tok;
+            const u32 n = i0 + i < n_q ? i0 + i : n_q - 1, tok = piece->tok0 + n / G;
+            DEVICE const float *from = a.q + (seq->row0 + tok) * a.ldq + (GROUP_Y * G + n % G) * D;
+            pos[i] = seq->pos0 + tok;
             for (u32 d = LANE; d < D; d += 32)
                 qs[i * D_MAX + d] = from[d] * a.scale;
             m_all[i] = NEVER;
@@ -39,7 +39,7 @@ KERNEL(NAME, attention_args)
         SIMD_BARRIER();
 
         const u32 lowest = first_visible(a.window, pos[0]), end = pos[Q_N - 1] + 1;
-        for (u32 split = piece.split0; split < piece.split1; split++) {
+        for (u32 split = piece->split0; split < piece->split1; split++) {
             const u32 first = split * SPLIT_LEN, last = first + SPLIT_LEN < end ? first + SPLIT_LEN : end;
             for (u32 i = 0; i < Q_N; i++) {
                 m[i] = NEVER;
@@ -65,8 +65,8 @@ KERNEL(NAME, attention_args)
                     if (own ? !any_open : !any_sealed)
                         continue;
                     DEVICE const u8 *tile = own && F_SEALED
-                        ? tile_of(a.open[seq.first_block + b], a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes)
-                        : tile_of(a.sealed[seq.first_block + b], a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes);
+                        ? tile_of(a.open[seq->first_block + b].at, a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes)
+                        : tile_of(a.sealed[seq->first_block + b].at, a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes);
                     bool sees[Q_N];
                     for (u32 i = 0; i < Q_N; i++)
                         sees[i] = lo[i] < hi[i] && (F_SEALED ? (pos[i] / len == b) == (own == 1) : true);
@@ -227,11 +227,11 @@ KERNEL(NAME, attention_args)
                 }
             }
             for (u32 i = 0; i < Q_N; i++) {
-                if (piece.to_parts) {
+                if (piece->to_parts) {
                     const u32 n = i0 + i;
                     if (n >= n_q)
                         continue;
-                    DEVICE float *part = a.parts + (u64)(piece.part + n / G * a.n_heads + GROUP_Y * G + n % G) * (D + 2);
+                    DEVICE float *part = a.parts + (u64)(piece->part + n / G * a.n_heads + GROUP_Y * G + n % G) * (D + 2);
                     if (LANE == 0) {
                         part[0] = m[i];
                         part[1] = s[i];
@@ -251,13 +251,13 @@ KERNEL(NAME, attention_args)
         }
         for (u32 i = 0; i < Q_N; i++) {
             const u32 n = i0 + i, head = GROUP_Y * G + n % G;
-            if (piece.to_parts || n >= n_q)
+            if (piece->to_parts || n >= n_q)
                 continue;
             if (a.sinks)
                 s_all[i] = s_all[i] + exp_f(a.sinks[head] - m_all[i]);
             for (u32 j = 0; j < J_N; j++)
                 if (j * 32 + LANE < D)
-                    a.out[(seq.row0 + piece.tok0 + n / G) * a.ldo + head * D + j * 32 + LANE] = acc_all[i][j] / s_all[i];
+                    a.out[(seq->row0 + piece->tok0 + n / G) * a.ldo + head * D + j * 32 + LANE] = acc_all[i][j] / s_all[i];
         }
         SIMD_BARRIER();
     }

@@ -8,9 +8,9 @@
 #define MAX_HEAD    256u
 #define NO_BLOCK    0xffffffffu
 
-INLINE DEVICE u8 *tile_of(gpu_block block, u32 layer, u32 n_kv_heads, u32 head, u32 tile_bytes)
+INLINE DEVICE u8 *tile_of(DEVICE u8 *block, u32 layer, u32 n_kv_heads, u32 head, u32 tile_bytes)
 {
-    return block.at + ((u64)layer * n_kv_heads + head) * tile_bytes;
+    return block + ((u64)layer * n_kv_heads + head) * tile_bytes;
 }
 INLINE float clamp_f(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }
 INLINE i32   nearest(float x, float lo, float hi) { return round_int(clamp_f(x, lo, hi)); }
@@ -19,10 +19,10 @@ INLINE float inverse_of(float s)                  { return s >= X_ZERO ? 1.0f / 
 /* GROUP_X: token of the batch; GROUP_Y: kv head. */
 KERNEL(kv_put, kv_args)
 {
-    const gpu_row r = a.rows[GROUP_X];
-    const gpu_seq s = a.seqs[r.seq];
-    const u32 slot = r.pos % a.block_len;
-    DEVICE u16 *k = (DEVICE u16 *)tile_of(a.open[s.first_block + r.pos / a.block_len], a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
+    DEVICE const gpu_row *r = a.rows + GROUP_X;
+    DEVICE const gpu_seq *s = a.seqs + r->seq;
+    const u32 slot = r->pos % a.block_len;
+    DEVICE u16 *k = (DEVICE u16 *)tile_of(a.open[s->first_block + r->pos / a.block_len].at, a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
     DEVICE u16 *v = k + (u64)a.block_len * a.head_dim;
     const u64 from = GROUP_X * a.ld + GROUP_Y * a.head_dim;
 
@@ -36,11 +36,11 @@ KERNEL(kv_put, kv_args)
 
 KERNEL(kv_seal_q8, kv_args)
 {
-    const gpu_seal item = a.seals[GROUP_X];
-    const u32 at = a.seqs[item.seq].first_block + item.block, d = a.head_dim, n_groups = (d + V_GROUP - 1) / V_GROUP;
-    DEVICE const u16 *k = (DEVICE const u16 *)tile_of(a.open[at], a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
+    DEVICE const gpu_seal *item = a.seals + GROUP_X;
+    const u32 at = a.seqs[item->seq].first_block + item->block, d = a.head_dim, n_groups = (d + V_GROUP - 1) / V_GROUP;
+    DEVICE const u16 *k = (DEVICE const u16 *)tile_of(a.open[at].at, a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
     DEVICE const u16 *v = k + SEALED_LEN * d;
-    DEVICE u8 *to = tile_of(a.sealed[at], a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes);
+    DEVICE u8 *to = tile_of(a.sealed[at].at, a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes);
     DEVICE i8 *to_v = (DEVICE i8 *)(to + SEALED_LEN * d);
     DEVICE u16 *k_scale = (DEVICE u16 *)(to + 2 * SEALED_LEN * d), *v_scale = k_scale + d;
 
@@ -90,11 +90,11 @@ KERNEL(kv_seal_q4, kv_args)
     SHARED(float, highs, MAX_HEAD);
     SHARED(float, bases, MAX_HEAD);
     SHARED(float, inverses, MAX_HEAD);
-    const gpu_seal item = a.seals[GROUP_X];
-    const u32 at = a.seqs[item.seq].first_block + item.block, d = a.head_dim, n_v = (d + V_GROUP - 1) / V_GROUP * SEALED_LEN;
-    DEVICE const u16 *k = (DEVICE const u16 *)tile_of(a.open[at], a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
+    DEVICE const gpu_seal *item = a.seals + GROUP_X;
+    const u32 at = a.seqs[item->seq].first_block + item->block, d = a.head_dim, n_v = (d + V_GROUP - 1) / V_GROUP * SEALED_LEN;
+    DEVICE const u16 *k = (DEVICE const u16 *)tile_of(a.open[at].at, a.layer, a.n_kv_heads, GROUP_Y, a.open_tile_bytes);
     DEVICE const u16 *v = k + SEALED_LEN * d;
-    DEVICE u8 *to_k = tile_of(a.sealed[at], a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes), *to_v = to_k + SEALED_LEN * d / 2;
+    DEVICE u8 *to_k = tile_of(a.sealed[at].at, a.layer, a.n_kv_heads, GROUP_Y, a.tile_bytes), *to_v = to_k + SEALED_LEN * d / 2;
     DEVICE u8 *scales = to_k + SEALED_LEN * d;
     DEVICE u16 *units = (DEVICE u16 *)(scales + 2 * d + 2 * n_v);
 

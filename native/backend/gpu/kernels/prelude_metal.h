@@ -53,7 +53,11 @@ INLINE i32   dot4(i32 a, i32 b, i32 sum)
 /* Tiles: halves hold int8 values exactly, and 32 products of them stay below 2^24, so f32 sums are exact. */
 typedef half tile_value;
 #define TILE_PORTABLE 0
-INLINE void tile_put4(threadgroup half *to, i32 q) { *(threadgroup half4 *)to = half4(as_type<char4>(q)); }
+INLINE void tile_put4(threadgroup half *to, i32 q)
+{
+    const char4 v = as_type<char4>(q);
+    to[0] = half(v.x), to[1] = half(v.y), to[2] = half(v.z), to[3] = half(v.w);
+}
 INLINE void tile_dot(threadgroup const half *w, threadgroup const half *x, threadgroup float *scratch, u32 steps, u32 lane, thread i32 *d)
 {
     simdgroup_float8x8 top = make_filled_simdgroup_matrix<float, 8, 8>(0.0f), bottom = top;
