@@ -2,6 +2,7 @@
 # make test      build everything, run the native checks, those under sanitizers and for other machines, the Python tests
 # make bench-memory   which gains of paging travel to this machine: bench-memory/memory.html
 #                     (FULL=1: the long run; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
+# make check-metal   on a Mac: the GPU's logits beside the CPU's
 # make clean     remove what the above made, except downloaded models
 #
 # Everything stays in this folder: the virtual environment in .venv, objects in build/, models in models/cache.
@@ -21,7 +22,7 @@ quietly  = $(1) > $(VENV)/log 2>&1 || { cat $(VENV)/log >&2; exit 2; }
 export PLP_CACHE_DIR ?= $(CURDIR)/models/cache
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: chat test model bench-memory clean
+.PHONY: check-metal chat test model bench-memory clean
 .DELETE_ON_ERROR:
 
 chat: $(VENV)/.installed
@@ -60,6 +61,10 @@ test: $(VENV)/.installed-test
 bench-memory: $(VENV)/.installed
 	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(call quietly,$(PIP) install matplotlib)
 	@$(BIN)/pyllama-paged bench memory $(MODEL) $(if $(FULL),--full,--quick) -o bench-memory $(ARGS)
+
+# On a Mac: the Metal kernels and the default model on its GPU, beside the CPU.
+check-metal: $(VENV)/.installed-test model
+	@$(BIN)/python tests/metal/on_a_mac.py
 
 clean:
 	rm -rf $(VENV) build

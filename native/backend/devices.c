@@ -6,6 +6,7 @@
  */
 #include "backend/devices.h"
 #include "backend/cuda/cuda.h"
+#include "base/cpu.h"
 
 #ifdef PLP_EMU
 #include "backend/emu/emu.h"
@@ -39,14 +40,42 @@ static plp_status open_metal(plp_backend **out, uint32_t n_threads, plp_error *e
 #endif
 }
 
+static bool describe_cpu(char *out, size_t n_bytes)
+{
+    plp_cpu_describe(plp_cpu_features(), out, n_bytes);
+    return true;
+}
+
+static bool describe_emu(char *out, size_t n_bytes)
+{
+#ifdef PLP_EMU
+    snprintf(out, n_bytes, "the GPU kernels on the CPU: slow, for tests");
+    return true;
+#else
+    snprintf(out, n_bytes, "left out of this build");
+    return false;
+#endif
+}
+
+static bool describe_metal(char *out, size_t n_bytes)
+{
+#ifdef PLP_METAL
+    return plp_metal_describe(out, n_bytes);
+#else
+    snprintf(out, n_bytes, "for Apple systems");
+    return false;
+#endif
+}
+
 static const struct device {
-    const char *name, *what;
+    const char *name;
     plp_status (*open)(plp_backend **out, uint32_t n_threads, plp_error *err);
+    bool       (*describe)(char *out, size_t n_bytes);      /* true: it is there */
 } devices[] = {
-    { "cpu",   "this machine's CPU", open_cpu },
-    { "cuda",  "an NVIDIA GPU", open_cuda },
-    { "metal", "an Apple GPU", open_metal },
-    { "emu",   "the GPU kernels on the CPU: slow, for tests", open_emu },
+    { "cpu",   open_cpu,   describe_cpu },
+    { "cuda",  open_cuda,  plp_cuda_describe },
+    { "metal", open_metal, describe_metal },
+    { "emu",   open_emu,   describe_emu },
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
@@ -58,4 +87,14 @@ plp_status plp_backend_open(plp_backend **out, const char *device, uint32_t n_th
         if (!strcmp(devices[i].name, device))
             return devices[i].open(out, n_threads, err);
     return plp_fail(err, PLP_E_ARG, "device \"%.40s\" is not known; auto, cpu, cuda, metal and emu are", device);
+}
+
+plp_status plp_device_info(uint32_t i, plp_device *out, plp_error *err)
+{
+    if (i >= N_DEVICES)
+        return plp_fail(err, PLP_E_ARG, "device %u; there are %d", i, N_DEVICES);
+    *out = (plp_device){ 0 };
+    snprintf(out->name, sizeof out->name, "%s", devices[i].name);
+    out->is_there = devices[i].describe(out->what, sizeof out->what);
+    return PLP_OK;
 }

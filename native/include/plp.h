@@ -71,6 +71,14 @@ typedef struct plp_machine {
 /* PLP_CPU=<tier> in the environment forces a tier; one the CPU lacks is PLP_E_UNSUPPORTED. */
 PLP_API plp_status plp_machine_info(plp_machine *out, plp_error *err);
 
+/* Devices that this build knows, by number from 0; PLP_E_ARG past the last. */
+typedef struct plp_device {
+    char     name[16];          /* what plp_engine_options.device calls it */
+    char     what[304];         /* the device in words, or why it is not there */
+    bool     is_there;
+} plp_device;
+PLP_API plp_status plp_device_info(uint32_t i, plp_device *out, plp_error *err);
+
 /* ---- file: look at a GGUF without loading it ---------------------------------------------- */
 
 typedef struct plp_file plp_file;

@@ -9,6 +9,8 @@ int main(void) { CHECK_SKIP("built without the emulator"); }
 #else
 #include "gpu_suite.h"
 
+#include "backend/devices.h"
+
 /* ---- the emulator ---- */
 
 typedef struct probe { uint32_t *out; } probe;
@@ -66,6 +68,29 @@ static void check_emulator(void)
     CHECK(!plp_simt_launch(uneven, NULL, groups, 33, 1, text, sizeof text), "33 threads");
 }
 
+/* ---- devices ---- */
+
+static void check_devices(void)
+{
+    static const char *const names[] = { "cpu", "cuda", "metal", "emu" };
+    plp_device d;
+    plp_error err;
+
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK(plp_device_info(i, &d, &err) == PLP_OK && !strcmp(d.name, names[i]) && strlen(d.what) > 3 && !strchr(d.what, '\n'), "%u: %s: %s", i, d.name, d.what);
+        CHECK(d.is_there || strcmp(d.name, "cpu"), "no CPU");
+        /* What is said not to be there cannot be opened, and the error says why. */
+        plp_backend *b = NULL;
+        const plp_status s = plp_backend_open(&b, d.name, 1, &err);
+        CHECK(d.is_there == (s == PLP_OK), "%s is %sthere, but opening it says %s", d.name, d.is_there ? "" : "not ", plp_status_name(s));
+        if (s == PLP_OK)
+            b->ops->close(b);
+        else
+            CHECK(strstr(err.msg, d.name) && !strchr(err.msg, '\n'), "\"%s\"", err.msg);
+    }
+    CHECK(plp_device_info(4, &d, &err) == PLP_E_ARG, "a fifth device");
+}
+
 /* ---- the kernels ---- */
 
 static void orders(uint32_t seed) { run_suite(plp_emu_kernels, seed, seed != 1); }
@@ -76,6 +101,7 @@ static void third_order(void)  { orders(0x5eed5eed); }
 int main(void)
 {
     RUN(check_emulator);
+    RUN(check_devices);
     RUN(first_order);
     RUN(second_order);
     RUN(third_order);
