@@ -2,7 +2,7 @@
 Churn: requests come and go under a budget, first come first served, and it is counted what the memory held.
 
 Every side gets the same bytes for KV. A request is admitted when its first tokens find room; paged sides give up the
-youngest when an older one is refused (its tokens are fed again later). All active requests advance by `_TURN` tokens in
+youngest when an older one is refused (its tokens are fed again later, when somebody has left). All active requests advance by `_TURN` tokens in
 turn. Shares are averages over the turns in which somebody waited, by the paper's categories, in percent of the budget:
 
     tokens     KV of live tokens           internal   reserved, and never used
@@ -62,8 +62,9 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
         r.fed = 0
         waiting.appendleft(r)
 
+    full = False                # somebody was given up: nobody comes in before somebody leaves, or they would push each other out
     while waiting or running:
-        while waiting:
+        while waiting and not full:
             r = waiting[0]
             p("start", id=r.number, reserve=_reserves(p.side, r))
             running.append(waiting.popleft())
@@ -76,6 +77,7 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
             while r in running and r.fed < r.final and not advance(r):
                 give_up(running[-1])
                 preempted += 1
+                full = True
         if waiting:
             tokens = sum(r.fed for r in running)
             reserved = sum((r.final - r.fed) for r in running if _reserves(p.side, r))
@@ -95,6 +97,8 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
         for r in list(running):
             if r.fed == r.final:
                 leave(r)
+                full = False
+        full = full and bool(running)
     p.mark("done")
     if "fullest" not in p.marks:
         p.marks["fullest"] = p.marks["done"]
