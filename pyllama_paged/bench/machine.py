@@ -110,7 +110,10 @@ def quiet(seconds: float = 0.5) -> dict:
     before = _cpu_times()
     time.sleep(seconds)
     after = _cpu_times()
-    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+    try:
+        load = round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):           # Windows; Android, which keeps it from apps
+        load = None
     if not before or not after or after[0] == before[0]:
         return {"load": load, "busy": None, "steal": None, "quiet": None}
     total, idle, steal = (b - a for a, b in zip(before, after))
