@@ -438,7 +438,7 @@ static void check_kv(suite *s)
         { 1, 2, 256, 16, 0, PLP_KV_Q4, 0, false },  { 1, 8, 112, 16, 0, PLP_KV_Q4, 0, false },
     };
     for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (!s->brief || i % 5 < 2)
+        if (!s->brief || i % 5 < 3)       /* windows, caps and sinks among them */
             check_kv_shape(s, &shapes[i], ragged, sizeof ragged / sizeof *ragged);
 }
 
