@@ -3,12 +3,13 @@
  *
  * Layouts, formulas and their order: kernels/sealed.h. A 16-bit query is two signed bytes, q = 256 * high + low,
  * so that vpdpbusd multiplies each with the unsigned keys; sixteen tokens are one register. Probabilities fit
- * seven bits and meet V sixteen channels at a time. One query at a time: the tile stays in L1.
+ * seven bits and meet V sixteen channels at a time. Up to four queries go through each stage side by side: a
+ * stage of one is a chain of dependent steps, and the tile's rows are loaded once for all.
  */
 #include "kernels/sealed.h"
 #include "kernels/x86/avx512.h"
 
-enum { LEN = PLP_SEALED_LEN, MAX_DIM = 256 };
+enum { LEN = PLP_SEALED_LEN, MAX_DIM = 256, GROUP = 4 };
 
 /* A query times the tile's key scales, in bytes, and what undoes it. */
 typedef struct query {
@@ -37,25 +38,28 @@ INLINE void quantise_query(const float *q, const float *scale, uint32_t dim, que
     o->back = most / 32512.0f;
 }
 
-/* Sums of 16 tokens: keys [n][16][4] times the query's channels from c on; shift 4 takes the high nibbles. */
-typedef struct dots { __m512i high[2], low[2]; } dots;
+/* Sums of 16 tokens, for n queries. */
+typedef struct dots { __m512i high[GROUP], low[GROUP]; } dots;
 
-INLINE void add_keys(dots *o, const uint8_t *keys, uint32_t n, const query *q, uint32_t c, const int nibble)
+INLINE __m512i bytes_at(const int8_t *p) { return _mm512_set1_epi32((int)load_u32(p)); }
+
+/* keys [n_rows][16][4] times the queries' channels from c on; nibble 1 takes low nibbles, 2 high ones, 0 bytes. */
+INLINE void add_keys(const int n, dots *o, const uint8_t *keys, uint32_t n_rows, const query *q, size_t c, const int nibble)
 {
-    for (uint32_t j = 0; j < n; j += 2)
-        UNROLL for (int i = 0; i < 2; i++) {
-            __m512i k = load_512(keys + (j + i) * 64);
-            if (nibble == 1) k = _mm512_and_si512(k, _mm512_set1_epi8(15));
-            if (nibble == 2) k = _mm512_and_si512(_mm512_srli_epi16(k, 4), _mm512_set1_epi8(15));
-            o->high[i] = _mm512_dpbusd_epi32(o->high[i], k, _mm512_set1_epi32((int)load_u32(q->high + c + 4 * (j + i))));
-            o->low[i] = _mm512_dpbusd_epi32(o->low[i], k, _mm512_set1_epi32((int)load_u32(q->low + c + 4 * (j + i))));
+    for (size_t j = 0; j < n_rows; j++) {
+        __m512i k = load_512(keys + j * 64);
+        if (nibble == 1) k = _mm512_and_si512(k, _mm512_set1_epi8(15));
+        if (nibble == 2) k = _mm512_and_si512(_mm512_srli_epi16(k, 4), _mm512_set1_epi8(15));
+        UNROLL for (int i = 0; i < n; i++) {
+            o->high[i] = _mm512_dpbusd_epi32(o->high[i], k, bytes_at(q[i].high + c + 4 * j));
+            o->low[i] = _mm512_dpbusd_epi32(o->low[i], k, bytes_at(q[i].low + c + 4 * j));
         }
+    }
 }
 
-INLINE __m512i whole(const dots *o)
+INLINE __m512 whole(const dots *o, int i)
 {
-    const __m512i high = _mm512_slli_epi32(_mm512_add_epi32(o->high[0], o->high[1]), 8);
-    return _mm512_add_epi32(high, _mm512_add_epi32(o->low[0], o->low[1]));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(o->high[i], 8), o->low[i]));
 }
 
 /* Probabilities times V's scales in seven bits, four tokens a dword, and what undoes it. */
@@ -77,37 +81,69 @@ INLINE void fetch(const void *next, size_t n_bytes)
         for (size_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)next + i, _MM_HINT_T0);
 }
 
-INLINE bool sees(plp_seen seen, uint32_t i, uint32_t *lo, uint32_t *hi)
+/* Up to GROUP queries that see anything of the block, from query *i on. */
+typedef struct group { uint32_t n, index[GROUP], lo[GROUP], hi[GROUP]; } group;
+
+INLINE group next_group(const plp_attn *a, plp_seen seen, uint32_t *i)
 {
-    *lo = seen.lo ? seen.lo[i] : 0;
-    *hi = seen.hi ? seen.hi[i] : LEN;
-    return *lo < *hi;
+    group g = { 0 };
+    for (; *i < a->n_q && g.n < GROUP; ++*i) {
+        g.lo[g.n] = seen.lo ? seen.lo[*i] : 0;
+        g.hi[g.n] = seen.hi ? seen.hi[*i] : LEN;
+        g.index[g.n] = *i;
+        g.n += g.lo[g.n] < g.hi[g.n];
+    }
+    return g;
+}
+
+/* What a stage needs of the tile besides its rows. */
+typedef struct scales { float k[MAX_DIM], k_min[MAX_DIM]; __m512 v, v_min; } scales;
+
+INLINE void attend_q8(const int n, plp_attn *a, const group *g, const plp_q8_tile *x, const scales *s)
+{
+    const size_t dim = a->head_dim;
+    query q[GROUP];
+    dots d;
+    __m512 p[GROUP];
+    UNROLL for (int i = 0; i < n; i++) quantise_query(a->q + g->index[i] * dim, s->k, (uint32_t)dim, &q[i]);
+    UNROLL for (int i = 0; i < n; i++) {
+        d.high[i] = _mm512_setzero_si512();
+        d.low[i] = _mm512_set1_epi32(-128 * q[i].sum);
+    }
+    add_keys(n, &d, x->k, (uint32_t)dim / 4, q, 0, 0);
+    UNROLL for (int i = 0; i < n; i++) p[i] = soften(a, g->index[i], _mm512_mul_ps(whole(&d, i), splat(q[i].back)), g->lo[i], g->hi[i]);
+    for (size_t v = 0, c = 0; c < dim; v++) {
+        weights w[GROUP];
+        UNROLL for (int i = 0; i < n; i++) w[i] = quantise_p(p[i], halves(x->v_scale + v * LEN));
+        for (size_t end = (v + 1) * PLP_V_GROUP; c < end && c < dim; c += 16) {
+            __m512i sum[GROUP];
+            UNROLL for (int i = 0; i < n; i++) sum[i] = _mm512_setzero_si512();
+            UNROLL for (int r = 0; r < 4; r++) {
+                const __m512i row = load_512(x->v + (r * dim + c) * 4);
+                UNROLL for (int i = 0; i < n; i++) sum[i] = _mm512_dpbusd_epi32(sum[i], _mm512_set1_epi32((int)w[i].of[r]), row);
+            }
+            UNROLL for (int i = 0; i < n; i++) {
+                float *acc = a->acc + g->index[i] * dim + c;
+                _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), w[i].back, _mm512_loadu_ps(acc)));
+            }
+        }
+    }
 }
 
 static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
 {
-    const uint32_t dim = a->head_dim;
-    const plp_q8_tile x = plp_q8_at(tile, dim);
-    float k_scale[MAX_DIM];
+    const plp_q8_tile x = plp_q8_at(tile, a->head_dim);
+    scales s;
 
-    fetch(next, plp_q8_bytes(dim));
-    for (uint32_t c = 0; c < dim; c += 16) _mm512_storeu_ps(k_scale + c, halves(x.k_scale + c));
-    for (uint32_t i = 0, lo, hi; i < a->n_q; i++) {
-        if (!sees(seen, i, &lo, &hi)) continue;
-        query q;
-        quantise_query(a->q + (size_t)i * dim, k_scale, dim, &q);
-        dots d = { { _mm512_setzero_si512(), _mm512_setzero_si512() }, { _mm512_set1_epi32(-128 * q.sum), _mm512_setzero_si512() } };
-        add_keys(&d, x.k, dim / 4, &q, 0, 0);
-        const __m512 p = soften(a, i, _mm512_mul_ps(_mm512_cvtepi32_ps(whole(&d)), splat(q.back)), lo, hi);
-        float *acc = a->acc + (size_t)i * dim;
-        for (uint32_t g = 0, c = 0; c < dim; g++) {
-            const weights w = quantise_p(p, halves(x.v_scale + g * LEN));
-            for (uint32_t end = (g + 1) * PLP_V_GROUP; c < end && c < dim; c += 16) {
-                __m512i sum = _mm512_setzero_si512();
-                UNROLL for (int r = 0; r < 4; r++)
-                    sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi32((int)w.of[r]), load_512(x.v + (r * dim + c) * 4));
-                _mm512_storeu_ps(acc + c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), w.back, _mm512_loadu_ps(acc + c)));
-            }
+    fetch(next, plp_q8_bytes(a->head_dim));
+    for (uint32_t c = 0; c < a->head_dim; c += 16) _mm512_storeu_ps(s.k + c, halves(x.k_scale + c));
+    for (uint32_t i = 0; i < a->n_q; ) {
+        const group g = next_group(a, seen, &i);
+        switch (g.n) {
+        case 1: attend_q8(1, a, &g, &x, &s); break;
+        case 2: attend_q8(2, a, &g, &x, &s); break;
+        case 3: attend_q8(3, a, &g, &x, &s); break;
+        case 4: attend_q8(4, a, &g, &x, &s); break;
         }
     }
 }
@@ -116,46 +152,70 @@ static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
 INLINE __m512 bytes_times(const uint8_t *p, __m512 unit) { return _mm512_mul_ps(unit, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_128(p)))); }
 INLINE __m512 signed_times(const int8_t *p, __m512 unit) { return _mm512_mul_ps(unit, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_128(p)))); }
 
+INLINE void attend_q4(const int n, plp_attn *a, const group *g, const plp_q4_tile *x, const scales *s)
+{
+    const size_t dim = a->head_dim;
+    const __m512i low4 = _mm512_set1_epi8(15);
+    query q[GROUP];
+    dots d;
+    __m512 p[GROUP], floor[GROUP];
+    UNROLL for (int i = 0; i < n; i++) {
+        const float *from = a->q + g->index[i] * dim;
+        quantise_query(from, s->k, (uint32_t)dim, &q[i]);
+        floor[i] = _mm512_setzero_ps();
+        for (size_t c = 0; c < dim; c += 16)
+            floor[i] = _mm512_fmadd_ps(_mm512_loadu_ps(from + c), _mm512_loadu_ps(s->k_min + c), floor[i]);
+        d.high[i] = d.low[i] = _mm512_setzero_si512();
+    }
+    add_keys(n, &d, x->k, (uint32_t)dim / 8, q, 0, 1);
+    add_keys(n, &d, x->k, (uint32_t)dim / 8, q, dim / 2, 2);
+    UNROLL for (int i = 0; i < n; i++) {
+        const __m512 score = _mm512_add_ps(_mm512_mul_ps(whole(&d, i), splat(q[i].back)), splat(fold16(floor[i])));
+        p[i] = soften(a, g->index[i], score, g->lo[i], g->hi[i]);
+    }
+    for (size_t v = 0, c = 0; c < dim; v++) {
+        const __m512 scale = bytes_times(x->v_scale + v * LEN, s->v), min = signed_times(x->v_min + v * LEN, s->v_min);
+        weights w[GROUP];
+        __m512 base[GROUP];
+        UNROLL for (int i = 0; i < n; i++) {
+            w[i] = quantise_p(p[i], scale);
+            base[i] = splat(fold16(_mm512_mul_ps(p[i], min)));
+        }
+        for (size_t end = (v + 1) * PLP_V_GROUP; c < end && c < dim; c += 16) {
+            const __m512i v0 = load_512(x->v + c * 4), v1 = load_512(x->v + (dim + c) * 4);
+            const __m512i row[4] = { _mm512_and_si512(v0, low4), _mm512_and_si512(v1, low4),
+                                     _mm512_and_si512(_mm512_srli_epi16(v0, 4), low4), _mm512_and_si512(_mm512_srli_epi16(v1, 4), low4) };
+            UNROLL for (int i = 0; i < n; i++) {
+                float *acc = a->acc + g->index[i] * dim + c;
+                __m512i sum = _mm512_setzero_si512();
+                UNROLL for (int r = 0; r < 4; r++) sum = _mm512_dpbusd_epi32(sum, row[r], _mm512_set1_epi32((int)w[i].of[r]));
+                const __m512 now = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), w[i].back, _mm512_loadu_ps(acc));
+                _mm512_storeu_ps(acc, _mm512_add_ps(now, base[i]));
+            }
+        }
+    }
+}
+
 static void attn_q4(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
 {
-    const uint32_t dim = a->head_dim;
-    const plp_q4_tile x = plp_q4_at(tile, dim);
-    const __m512i low4 = _mm512_set1_epi8(15);
-    __m512 unit[4];
-    float k_scale[MAX_DIM], k_min[MAX_DIM];
+    const plp_q4_tile x = plp_q4_at(tile, a->head_dim);
+    const __m512 k_unit = splat(plp_half(x.units[0])), min_unit = splat(plp_half(x.units[1]));
+    scales s;
+    s.v = splat(plp_half(x.units[2]));
+    s.v_min = splat(plp_half(x.units[3]));
 
-    fetch(next, plp_q4_bytes(dim));
-    for (int i = 0; i < 4; i++) unit[i] = splat(plp_half(x.units[i]));
-    for (uint32_t c = 0; c < dim; c += 16) {
-        _mm512_storeu_ps(k_scale + c, bytes_times(x.k_scale + c, unit[0]));
-        _mm512_storeu_ps(k_min + c, signed_times(x.k_min + c, unit[1]));
+    fetch(next, plp_q4_bytes(a->head_dim));
+    for (uint32_t c = 0; c < a->head_dim; c += 16) {
+        _mm512_storeu_ps(s.k + c, bytes_times(x.k_scale + c, k_unit));
+        _mm512_storeu_ps(s.k_min + c, signed_times(x.k_min + c, min_unit));
     }
-    for (uint32_t i = 0, lo, hi; i < a->n_q; i++) {
-        if (!sees(seen, i, &lo, &hi)) continue;
-        const float *from = a->q + (size_t)i * dim;
-        query q;
-        quantise_query(from, k_scale, dim, &q);
-        __m512 floor = _mm512_setzero_ps();
-        for (uint32_t c = 0; c < dim; c += 16) floor = _mm512_fmadd_ps(_mm512_loadu_ps(from + c), _mm512_loadu_ps(k_min + c), floor);
-        const __m512i zero = _mm512_setzero_si512();
-        dots d = { { zero, zero }, { zero, zero } };
-        add_keys(&d, x.k, dim / 8, &q, 0, 1);
-        add_keys(&d, x.k, dim / 8, &q, dim / 2, 2);
-        const __m512 score = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(whole(&d)), splat(q.back)), splat(fold16(floor)));
-        const __m512 p = soften(a, i, score, lo, hi);
-        float *acc = a->acc + (size_t)i * dim;
-        for (uint32_t g = 0, c = 0; c < dim; g++) {
-            const weights w = quantise_p(p, bytes_times(x.v_scale + g * LEN, unit[2]));
-            const __m512 base = splat(fold16(_mm512_mul_ps(p, signed_times(x.v_min + g * LEN, unit[3]))));
-            for (uint32_t end = (g + 1) * PLP_V_GROUP; c < end && c < dim; c += 16) {
-                const __m512i v0 = load_512(x.v + c * 4), v1 = load_512(x.v + (dim + c) * 4);
-                __m512i sum = _mm512_dpbusd_epi32(zero, _mm512_and_si512(v0, low4), _mm512_set1_epi32((int)w.of[0]));
-                sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(v1, low4), _mm512_set1_epi32((int)w.of[1]));
-                sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(_mm512_srli_epi16(v0, 4), low4), _mm512_set1_epi32((int)w.of[2]));
-                sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(_mm512_srli_epi16(v1, 4), low4), _mm512_set1_epi32((int)w.of[3]));
-                const __m512 now = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), w.back, _mm512_loadu_ps(acc + c));
-                _mm512_storeu_ps(acc + c, _mm512_add_ps(now, base));
-            }
+    for (uint32_t i = 0; i < a->n_q; ) {
+        const group g = next_group(a, seen, &i);
+        switch (g.n) {
+        case 1: attend_q4(1, a, &g, &x, &s); break;
+        case 2: attend_q4(2, a, &g, &x, &s); break;
+        case 3: attend_q4(3, a, &g, &x, &s); break;
+        case 4: attend_q4(4, a, &g, &x, &s); break;
         }
     }
 }
