@@ -1,7 +1,8 @@
 """
 Churn: requests come and go under a budget, first come first served, and it is counted what the memory held.
 
-Every side gets the same bytes for KV. A request is admitted when its first tokens find room; paged sides give up the
+Every side gets the same bytes for KV. A request is admitted when its reservation, or where there is none its prompt and
+one more turn of everybody, find room; paged sides give up the
 youngest when an older one is refused (its tokens are fed again later, when somebody has left). All active requests advance by `_TURN` tokens in
 turn. Shares are averages over the turns in which somebody waited, by the paper's categories, in percent of the budget:
 
@@ -46,12 +47,21 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
     running: list[_Request] = []
     sums, turns, preempted, peak, useful, of_resident = [0.0] * 5, 0, 0, 0, [], []
 
+    fed = [0]
+
     def advance(r: _Request) -> bool:
         """One turn of a request; its prompt goes in whole. False: refused."""
         to = min(r.final, max(r.n_in, r.fed + _TURN))
         answer = p.feed(r.number, lab.tokens(r.final, seed=r.number + 1)[r.fed:to])
-        r.fed += answer["computed"] if answer["refused"] else to - r.fed
+        done = answer["computed"] if answer["refused"] else to - r.fed
+        r.fed += done
+        fed[0] += done
         return not answer["refused"]
+
+    def has_room(r: _Request) -> bool:
+        """Where nothing is reserved: the prompt and one more turn of everybody fit, else the next turn pushes somebody out."""
+        return bool(_reserves(p.side, r)) or not running or \
+            r.n_in + _TURN * (len(running) + 1) <= budget_tokens - sum(other.fed for other in running)
 
     def leave(r: _Request) -> None:
         p("end", id=r.number)
@@ -64,7 +74,7 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
 
     full = False                # somebody was given up: nobody comes in before somebody leaves, or they would push each other out
     while waiting or running:
-        while waiting and not full:
+        while waiting and not full and has_room(waiting[0]):
             r = waiting[0]
             p("start", id=r.number, reserve=_reserves(p.side, r))
             running.append(waiting.popleft())
@@ -104,7 +114,7 @@ def serve(p: Process, lab: Lab, requests: list[tuple[int, int]], budget_tokens: 
         p.marks["fullest"] = p.marks["done"]
     n = max(turns, 1)
     out = {"tokens": sums[0] / n, "reserved": sums[1] / n, "internal": sums[2] / n, "external": sums[3] / n, "at_a_time": sums[4] / n,
-           "preempted": preempted, "turns_waited": turns}
+           "preempted": preempted, "turns_waited": turns, "computed_again": 100 * (fed[0] / sum(i + o for i, o in requests) - 1)}
     if useful:
         out |= {"of_held": sum(useful) / len(useful), "of_resident": sum(of_resident) / len(of_resident)}
     return out

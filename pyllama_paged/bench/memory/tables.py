@@ -128,9 +128,10 @@ def _figure(value, form: str) -> str:
 
 def _churn(rows) -> Table:
     lines = [[f"{r['variant']} {NAMES[r['side']]}", *(_figure(r.get(k), ".1f") for k in ("tokens", "reserved", "internal", "external", "of_held", "of_resident", "at_a_time")),
-              _figure(r.get("preempted"), ".0f")] for r in rows.values() if r.get("scenario") == "churn" and "tokens" in r]
+              _figure(r.get("preempted"), ".0f"), _figure(r.get("computed_again"), ".0f")] for r in rows.values() if r.get("scenario") == "churn" and "tokens" in r]
     return Table("Churn under one budget, percent of it while requests wait", ["", "tokens", "reserved", "internal", "external", "tokens of held",
-                                                                               "tokens of resident", "requests at a time", "preempted"], lines)
+                                                                               "tokens of resident", "requests at a time", "preempted", "computed again"], lines,
+                 "Computed again: tokens fed a second time after a preemption, in percent of all; the price of admitting without a reservation.")
 
 
 def _forks(rows) -> Table:

@@ -164,6 +164,10 @@ def _churn(rows: _Rows) -> list[Verdict]:
             other = rows.get("churn", side, variant)
             a, b = (_value(row and row.get("at_a_time")) for row in (mine, other))
             out.append(_compare("churn", f"Requests at a time in the same memory, {variant}", side, a, b, lambda n: f"{n:.1f}", less_is_better=False))
+        if mine and (again := _value(mine.get("computed_again"))) is not None:
+            out.append(Verdict("churn", "reservations", "loss" if again > 100 * _MARGIN else "level",
+                               f"Without reservations {again:.0f} % of the tokens were computed a second time ({variant})"
+                               + ("; that is what the fuller memory COSTS." if again > 100 * _MARGIN else "."), again, 0.0))
         if mine and (share := _value(mine.get("of_held"))) is not None:
             out.append(Verdict("churn", "the paper's 96.3 %", "gain" if share >= 96 else "loss",
                                f"Of held blocks, {share:.1f} % is tokens ({variant}); the paper's system has 96.3 %.", share, 96.3))
