@@ -116,6 +116,7 @@ def test_a_cancel_with_nothing_running_hits_nothing(tiny):
 SIGINT = """
 import os, signal, sys, threading, time
 from pyllama_paged import Model
+signal.signal(signal.SIGINT, signal.default_int_handler)     # whoever started the tests may have had it ignored
 model = Model.open(sys.argv[1])
 session = model.session()
 line = model.tokenize("All happy families are alike. " * 900)[:4000]
@@ -166,9 +167,12 @@ def test_cancelling_the_task_stops_the_computation(smol):
         with pytest.raises(asyncio.CancelledError):
             await task
         assert time.monotonic() - began < 20
-        return await session.asend("What is the capital of France?", max_tokens=6)
+        # How far the story came is a matter of speed; a twin that takes over from there must say the same.
+        twin = session.fork()
+        return await session.asend("What is the capital of France?", max_tokens=6), twin.send("What is the capital of France?", max_tokens=6)
 
-    assert asyncio.run(main()).text == smol.session().send("What is the capital of France?", max_tokens=6).text
+    answer, same = asyncio.run(main())
+    assert answer.text == same.text and answer.text
 
 
 # ---- fork
