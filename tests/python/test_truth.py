@@ -47,7 +47,9 @@ def test_distributions_of_quantised_kv(smol_path, shared, kv):
             assert kl <= SEALED[kv][0] and top1 >= SEALED[kv][1]
 
 
-def test_greedy_answers_step_by_step(smol, shared):
+@pytest.mark.parametrize("kv", ["f16", "q8"])
+def test_greedy_answers_step_by_step(smol_path, shared, kv):
+    smol = Model.open(smol_path, kv=kv)
     cases = json.loads((shared / "reference" / "smollm2-135m-q4_1.greedy.json").read_text())
     assert len(cases) == 8
     steps = close = 0
@@ -61,3 +63,4 @@ def test_greedy_answers_step_by_step(smol, shared):
                 assert gap < CLOSE, f"{case['prompt']!r}, step {step}: {got} instead of {want}, gap {gap}"
     print(f"{steps} steps, {close} of them another way where the reference is undecided")
     assert close < steps / 20
+    smol.close()
