@@ -170,10 +170,10 @@ class Stream:
             raise AttributeError(name)
         return getattr(self.answer, name)
 
-    def close(self) -> None:
-        """End the answer here."""
+    def close(self, finish: str = "interrupted") -> None:
+        """End the answer here, and say why; one that has ended keeps its own reason."""
         with self.session._gate:
-            self._end(self.answer.finish or "interrupted")
+            self._end(self.answer.finish or finish)
 
     def read(self) -> str:
         """The rest of the answer; returns all of its text."""
@@ -205,6 +205,7 @@ class AsyncStream:
             self._stream.session.cancel()
             await asyncio.wait([work])
             work.exception()                        # looked at, so that the loop does not report it
+            self._stream.close("cancelled")         # the piece may have been ready, and nothing there to be stopped
             raise
         if piece is None:
             raise StopAsyncIteration

@@ -175,6 +175,29 @@ def test_cancelling_the_task_stops_the_computation(smol):
     assert answer.text == same.text and answer.text
 
 
+def test_cancelling_when_a_piece_has_just_come(puppet, monkeypatch):
+    """Nothing runs at that moment that could notice it; the session is free all the same."""
+    model = puppet(["One", " two", " three"])
+
+    async def main():
+        session, to_thread = model.session(), asyncio.to_thread
+        task = asyncio.create_task(session.asend("x"))
+
+        async def one_piece(*args):
+            piece = await to_thread(*args)
+            task.cancel()
+            return piece
+
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "to_thread", one_piece)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert session.messages[-1]["content"] == "One"
+        return await session.asend("y")
+
+    assert asyncio.run(main()).text == "One two three"
+
+
 # ---- fork
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
