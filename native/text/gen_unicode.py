@@ -14,8 +14,13 @@ import unicodedata
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
                0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 
-OTHER, UPPER, LOWER, LETTER, MARK, DIGIT, NUMBER, PUNCTUATION, SYMBOL, SPACE = range(10)
+OTHER, UPPER, LOWER, LETTER, HAN, MARK, DIGIT, NUMBER, PUNCTUATION, SYMBOL, SPACE = range(11)
 BLOCK = 256
+
+# The letters (Lo, Lm) whose Script property is Han, which unicodedata does not tell.
+HAN_LETTERS = [(0x3005, 0x3005), (0x303B, 0x303B), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFA6D), (0xFA70, 0xFAD9),
+               (0x16FE3, 0x16FE3), (0x20000, 0x2A6DF), (0x2A700, 0x2B739), (0x2B740, 0x2B81D), (0x2B820, 0x2CEA1),
+               (0x2CEB0, 0x2EBE0), (0x2EBF0, 0x2EE5D), (0x2F800, 0x2FA1D), (0x30000, 0x3134A), (0x31350, 0x323AF)]
 
 # Assigned between Unicode 13 and 16, hexadecimal: so that a Python whose unicodedata is older (3.10 has
 # 13) writes the same tables, and a text is cut alike whichever Python built the library.
@@ -75,6 +80,8 @@ def newer() -> dict[int, int]:
 def class_of(code_point: int, later: dict[int, int]) -> int:
     if code_point in WHITE_SPACE:
         return SPACE
+    if any(first <= code_point <= last for first, last in HAN_LETTERS):
+        return HAN
     category = unicodedata.category(chr(code_point))
     if category == "Cn":
         return later.get(code_point, OTHER)

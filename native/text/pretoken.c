@@ -61,7 +61,12 @@ RULE(gpt2) = { GPT2 };
 /* Every digit by itself, then GPT-2: Digits(individual) and ByteLevel in one Sequence. */
 RULE(gpt2_digits) = { RUNS(.set.classes = PLP_SET_N, .most = 1), GPT2 };
 
+/* Numbers apart, their digits in threes; all else is one word, because tokens go over spaces. */
+RULE(superbpe) = { RUNS(.set.classes = PLP_SET_N), { plp_scan_before_threes, NULL } };
+
 RULE(llama3) = { WORDS(PLP_WORD_LETTERS, PLP_SHORT_FIRST, 3, PLP_TAIL_LINES) };
+
+RULE(jais2) = { WORDS(PLP_WORD_LETTERS, PLP_SHORT_FIRST, 3, PLP_TAIL_LINES, PLP_SPACES_HALVING) };
 
 RULE(minicpm5) = { RUNS(.set.classes = PLP_SET_N, .most = 3), WORDS(PLP_WORD_LETTERS, PLP_SHORT_FIRST, 0, PLP_TAIL_LINES) };
 
@@ -79,6 +84,8 @@ RULE(qwen35) = { WORDS(PLP_WORD_MARKS, PLP_SHORT_FIRST, 1, PLP_TAIL_LINES) };
 RULE(exaone_moe) = { WORDS(PLP_WORD_SPACED, PLP_SHORT_FIRST, 1, PLP_TAIL_ONE_SLASH) };
 
 RULE(gpt4o) = { WORDS(PLP_WORD_CASED, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES_SLASH) };
+
+RULE(kimi) = { WORDS(PLP_WORD_CASED_NOT_HAN, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES) };
 
 RULE(tiny_aya) = { { plp_scan_digit_groups, NULL }, WORDS(PLP_WORD_CASED, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES_SLASH) };
 

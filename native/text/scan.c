@@ -61,6 +61,18 @@ static size_t contraction(const uint8_t *s, size_t i, size_t n, bool any_case)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
+/* The class of the character that ends at s[i]. */
+static uint32_t class_before(const uint8_t *s, size_t i)
+{
+    size_t start = i, next;
+    uint32_t class;
+
+    while (start > 0 && i - start < 4 && (s[--start] & 0xc0) == 0x80)
+        ;
+    class = peek(s, start, i, &next);
+    return next == i ? class : PLP_C_OTHER;
+}
+
 /*
  * \s*[\r\n]+ (if `lines`), then \s+(?!\S), then \s+, at white space. The first ends after the run's
  * last line end; the second gives one character back if something visible follows, and the third
@@ -79,6 +91,32 @@ static size_t white_space(const uint8_t *s, size_t i, size_t n, bool lines)
     if (after_line)
         return after_line;
     return end < n && last > i ? last : end;
+}
+
+/*
+ * \s*[\r\n]+, then the largest power of two up to 512 of the characters before the last one, or before the
+ * end. A piece that ends after a white space which is no line end has shown that none follows in its run.
+ */
+static size_t halved_space(const uint8_t *s, size_t i, size_t n)
+{
+    size_t end = i, next, count = 0, take = 512;
+
+    if (i == 0 || is_line_end(s[i - 1]) || class_before(s, i) != PLP_C_SPACE) {
+        size_t after_line = 0;
+        for (; is(PLP_SET_SPACE, peek(s, end, n, &next)); end = next)
+            if (is_line_end(s[end]))
+                after_line = next;
+        if (after_line)
+            return after_line;
+    }
+    for (end = i; count <= 512 && is(PLP_SET_SPACE, peek(s, end, n, &next)); end = next)
+        count++;
+    count -= end < n && count > 1;
+    while (take > count)
+        take /= 2;
+    for (end = i; take > 0; take--)
+        peek(s, end, n, &end);
+    return end;
 }
 
 /* ---- runs --------------------------------------------------------------------------------- */
@@ -170,15 +208,6 @@ static const uint32_t word_ranges[][2] = {
 static const plp_chars word_chars = { .classes = PLP_SET_L | PLP_SET_M | PLP_SET(PLP_C_DIGIT), .ranges = word_ranges,
                                       .n_ranges = sizeof word_ranges / sizeof *word_ranges };
 
-static bool after_digit(const uint8_t *s, size_t i)
-{
-    size_t start = i, next;
-
-    while (start > 0 && i - start < 4 && (s[--start] & 0xc0) == 0x80)
-        ;
-    return start < i && peek(s, start, i, &next) == PLP_C_DIGIT && next == i;
-}
-
 /* Three digits at s[i], which are known to be there. */
 static size_t three(const uint8_t *s, size_t i, size_t n)
 {
@@ -192,7 +221,7 @@ size_t plp_scan_digit_groups(const uint8_t *s, size_t i, size_t n, const void *u
     size_t at = i, next, end;
 
     (void)unused;
-    if (after_digit(s, i) && peek(s, i, n, &next) == PLP_C_DIGIT)
+    if (class_before(s, i) == PLP_C_DIGIT && peek(s, i, n, &next) == PLP_C_DIGIT)
         return three(s, i, n);              /* inside a run that was measured when its first group was cut */
     for (; at < n; at = end) {
         uint32_t count = 0;
@@ -207,6 +236,32 @@ size_t plp_scan_digit_groups(const uint8_t *s, size_t i, size_t n, const void *u
         if (count % 3 == 0)
             return three(s, at, n);
         for (count %= 3; count > 0; count--)
+            peek(s, at, n, &at);
+        return at;
+    }
+    return n;
+}
+
+size_t plp_scan_before_threes(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    size_t at = i, next, end;
+
+    (void)unused;
+    if (class_before(s, i) == PLP_C_DIGIT && peek(s, i, n, &next) == PLP_C_DIGIT) {
+        at = three(s, i, n);                /* the piece before ended here, so a multiple of three is left */
+        if (peek(s, at, n, &next) == PLP_C_DIGIT)
+            return at;
+    }
+    for (; at < n; at = end) {
+        uint32_t count = 0, skip;
+        if (peek(s, at, n, &end) != PLP_C_DIGIT)
+            continue;
+        for (end = at; peek(s, end, n, &next) == PLP_C_DIGIT; end = next)
+            count++;
+        skip = at == i && count % 3 == 0 ? 3 : count % 3;
+        if (skip >= count)
+            continue;
+        for (; skip > 0; skip--)
             peek(s, at, n, &at);
         return at;
     }
@@ -235,39 +290,42 @@ size_t plp_scan_gpt2(const uint8_t *s, size_t i, size_t n, const void *unused)
     return white_space(s, i, n, false);
 }
 
+/* \p{Han}: its letters, and its numbers, radicals and marks. */
+static const uint32_t han_signs[][2] = { {0x2e80,0x2e99}, {0x2e9b,0x2ef3}, {0x2f00,0x2fd5}, {0x3007,0x3007}, {0x3021,0x3029},
+                                         {0x3038,0x303a}, {0x16fe2,0x16fe2}, {0x16ff0,0x16ff1} };
+static const plp_scan_run han_run = { .set = { .classes = PLP_SET(PLP_C_HAN), .ranges = han_signs,
+                                               .n_ranges = sizeof han_signs / sizeof *han_signs } };
+
 /* ---- cl100k and its children -------------------------------------------------------------- */
 
-#define UPPERS (PLP_SET(PLP_C_UPPER) | PLP_SET(PLP_C_LETTER) | PLP_SET_M)
-#define LOWERS (PLP_SET(PLP_C_LOWER) | PLP_SET(PLP_C_LETTER) | PLP_SET_M)
-
 /*
- * [UPPERS]*[LOWERS]+ at s[i]: its end, or i. The upper run is greedy; if no lower letter follows, it
+ * [Lu Lt BOTH]*[Ll BOTH]+ at s[i]: its end, or i. The upper run is greedy; if no lower letter follows, it
  * gives back to its last character that is in both sets. Only letters of one case follow that one,
- * so [LOWERS]+ then takes exactly it. *upper_end: where the upper run ends.
+ * so the lower run then takes exactly it. *upper_end: where the upper run ends.
  */
-static size_t cased_word(const uint8_t *s, size_t i, size_t n, size_t *upper_end)
+static size_t cased_word(const uint8_t *s, size_t i, size_t n, uint32_t both, size_t *upper_end)
 {
-    size_t at = i, next, both = i;
+    size_t at = i, next, last = i;
     uint32_t class;
 
-    while (is(UPPERS, class = peek(s, at, n, &next))) {
+    while (is(both | PLP_SET(PLP_C_UPPER), class = peek(s, at, n, &next))) {
         at = next;
-        if (is(LOWERS, class))
-            both = at;
+        if (is(both, class))
+            last = at;
     }
     *upper_end = at;
-    return class == PLP_C_LOWER ? run(s, at, n, LOWERS) : both;
+    return class == PLP_C_LOWER ? run(s, at, n, both | PLP_SET(PLP_C_LOWER)) : last;
 }
 
 /* The two cased alternatives, each with and without the optional character that goes before. */
-static size_t cased(const uint8_t *s, size_t i, size_t n, size_t body)
+static size_t cased(const uint8_t *s, size_t i, size_t n, size_t body, uint32_t both)
 {
     size_t end, upper[2];
 
-    if ((end = cased_word(s, body, n, &upper[0])) > body)
+    if ((end = cased_word(s, body, n, both, &upper[0])) > body)
         return end;
     upper[1] = i;
-    if (body > i && (end = cased_word(s, i, n, &upper[1])) > i)
+    if (body > i && (end = cased_word(s, i, n, both, &upper[1])) > i)
         return end;
     if (upper[0] > body)
         return upper[0];
@@ -289,8 +347,11 @@ static size_t spaced(const uint8_t *s, size_t i, size_t n)
 
 static size_t word(const uint8_t *s, size_t i, size_t n, size_t body, const plp_scan_style *style)
 {
+    const uint32_t both = PLP_SET(PLP_C_LETTER) | PLP_SET_M;        /* of either case */
+
     switch (style->word) {
-    case PLP_WORD_CASED:    return cased(s, i, n, body);
+    case PLP_WORD_CASED:    return cased(s, i, n, body, both | PLP_SET(PLP_C_HAN));
+    case PLP_WORD_CASED_NOT_HAN: return cased(s, i, n, body, both);
     case PLP_WORD_SPACED:   { const size_t end = spaced(s, body, n); return end > body ? end : i; }
     case PLP_WORD_LETTERS:  { const size_t end = run(s, body, n, PLP_SET_L); return end > body ? end : i; }
     case PLP_WORD_MARKS:    break;
@@ -308,6 +369,8 @@ size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *how)
     size_t next, end, body;
     uint32_t class, count;
 
+    if (style->word == PLP_WORD_CASED_NOT_HAN && (end = set_run(&han_run, s, i, n)) > i)
+        return end;
     if (style->contractions == PLP_SHORT_FIRST && (end = contraction(s, i, n, true)))
         return i + end;
 
@@ -332,7 +395,8 @@ size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *how)
         case PLP_TAIL_ONE_SLASH:    return end + (end < n && (is_line_end(s[end]) || s[end] == '/'));
         }
     }
-    return white_space(s, i, n, true);      /* all that is left */
+    /* White space is all that is left. */
+    return style->spaces == PLP_SPACES_HALVING ? halved_space(s, i, n) : white_space(s, i, n, true);
 }
 
 /* ---- DeepSeek-V3 -------------------------------------------------------------------------- */

@@ -38,6 +38,8 @@ typedef struct plp_scan_run {
 size_t plp_scan_runs(const uint8_t *s, size_t i, size_t n, const void *run);
 /* \s+$ : white space that ends the text. */
 size_t plp_scan_tail_space(const uint8_t *s, size_t i, size_t n, const void *unused);
+/* (?=(\d{3})+(?!\d)) : cuts where what is left of a run of digits is a multiple of three. After a stage that sets numbers apart. */
+size_t plp_scan_before_threes(const uint8_t *s, size_t i, size_t n, const void *unused);
 /* \d{1,3}(?=(?:\d{3})*\b) : digits in threes, counted from the end of their run. A first stage only. */
 size_t plp_scan_digit_groups(const uint8_t *s, size_t i, size_t n, const void *unused);
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
@@ -45,19 +47,23 @@ size_t plp_scan_gpt2(const uint8_t *s, size_t i, size_t n, const void *unused);
 
 /*
  * The family that begins with cl100k:
- *   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?WORD|\p{N}{1,max}| ?[^\s\p{L}\p{N}]+TAIL|\s*[\r\n]+|\s+(?!\S)|\s+
+ *   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?WORD|\p{N}{1,max}| ?[^\s\p{L}\p{N}]+TAIL|\s*[\r\n]+|SPACES
  */
 typedef struct plp_scan_style {
     enum {
         PLP_WORD_LETTERS,                   /* \p{L}+ */
         PLP_WORD_MARKS,                     /* [\p{L}\p{M}]+, and marks are no "other" characters */
         PLP_WORD_CASED,                     /* [Lu Lt Lm Lo M]*[Ll Lm Lo M]+ or [Lu Lt Lm Lo M]+[Ll Lm Lo M]* */
+        PLP_WORD_CASED_NOT_HAN,             /* the same without the letters of that script; [\p{Han}]+ before all else */
         PLP_WORD_SPACED,                    /* (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+ */
     } word;
     enum { PLP_SHORT_NONE, PLP_SHORT_FIRST, PLP_SHORT_SUFFIX } contractions;    /* 's and so on: of their own, or ending a word */
     uint32_t max_digits;                    /* 0: any number */
     enum { PLP_TAIL_NONE, PLP_TAIL_LINES /* [\r\n]* */, PLP_TAIL_LINES_SLASH /* [\r\n/]* */,
            PLP_TAIL_ONE_SLASH /* [\r\n/]? */ } tail;
+    enum { PLP_SPACES_ALL,                  /* \s+(?!\S)|\s+ */
+           PLP_SPACES_HALVING,              /* \s{512}(?!\S)|\s{256}(?!\S)| ... |\s{4}(?!\S)|\s{1,2}(?!\S)|\s */
+    } spaces;
 } plp_scan_style;
 
 size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *style);

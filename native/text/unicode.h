@@ -1,7 +1,7 @@
 /*
  * text/unicode.h - code points in bytes, and the classes that pre-tokenizers ask about
  *
- * Classes   one of ten per code point, from the general category; a set of classes is a bit mask,
+ * Classes   one of eleven per code point, from the general category; a set of classes is a bit mask,
  *           so that a question like "letter or mark" is one shift
  * Bytes     text is any bytes: what is no well-formed UTF-8 is read byte by byte as U+FFFD (a
  *           symbol), so that scanning never fails and never loses its place
@@ -14,13 +14,13 @@
 #include <stdint.h>
 
 enum plp_class {                /* the numbers are gen_unicode.py's */
-    PLP_C_OTHER, PLP_C_UPPER /* Lu Lt */, PLP_C_LOWER /* Ll */, PLP_C_LETTER /* Lm Lo */, PLP_C_MARK,
-    PLP_C_DIGIT /* Nd */, PLP_C_NUMBER /* Nl No */, PLP_C_PUNCTUATION, PLP_C_SYMBOL, PLP_C_SPACE /* White_Space */,
+    PLP_C_OTHER, PLP_C_UPPER /* Lu Lt */, PLP_C_LOWER /* Ll */, PLP_C_LETTER /* Lm Lo, and not: */,
+    PLP_C_HAN /* the Lm and Lo of that script */, PLP_C_MARK, PLP_C_DIGIT /* Nd */, PLP_C_NUMBER /* Nl No */, PLP_C_PUNCTUATION, PLP_C_SYMBOL, PLP_C_SPACE /* White_Space */,
     PLP_C_END                   /* not a character: the end of the text, in no set below */
 };
 
 #define PLP_SET(c)      (1u << (c))
-#define PLP_SET_L       (PLP_SET(PLP_C_UPPER) | PLP_SET(PLP_C_LOWER) | PLP_SET(PLP_C_LETTER))
+#define PLP_SET_L       (PLP_SET(PLP_C_UPPER) | PLP_SET(PLP_C_LOWER) | PLP_SET(PLP_C_LETTER) | PLP_SET(PLP_C_HAN))
 #define PLP_SET_M       PLP_SET(PLP_C_MARK)
 #define PLP_SET_N       (PLP_SET(PLP_C_DIGIT) | PLP_SET(PLP_C_NUMBER))
 #define PLP_SET_P       PLP_SET(PLP_C_PUNCTUATION)

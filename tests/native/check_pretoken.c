@@ -40,7 +40,7 @@ static void golden(void)
     CHECK(all, "tests/golden/pretoken.txt is missing");
     for (char *line = all ? strtok(all, "\n") : NULL; line; line = strtok(NULL, "\n")) {
         char name[64];
-        uint8_t bytes[512];
+        uint8_t bytes[1 << 14];
         int used = 0;
         const char *p = line;
         if (*line == '#' || sscanf(line, "%63s %n", name, &used) != 1)

@@ -18,7 +18,7 @@ def main() -> None:
     out.write("# pre-tokenizer  text (UTF-8, hexadecimal)  piece lengths in bytes\n")
     for name, rule in NAMES.items():
         engine = pre_tokenizer(rule)
-        texts = [random_text(rng) for _ in range(60)] + [a + b for a, b in zip(PARTS[:25], PARTS[-25:])]
+        texts = [random_text(rng, rule=rule) for _ in range(60)] + [a + b for a, b in zip(PARTS[:25], PARTS[-25:])]
         for text in texts:
             out.write(f"{name} {text.encode().hex()} {' '.join(map(str, cuts(rule, text, engine)))}\n")
 

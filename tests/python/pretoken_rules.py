@@ -53,6 +53,10 @@ RULES = {
                   r"""| ?[\p{P}\p{S}]+[\r\n]*|""" + SPACE],
     "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
     "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
+    "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
+    "jais2": [words(r"\p{N}{1,3}").removesuffix(r"|\s+(?!\S)|\s+")
+              + "".join(rf"|\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"|\s{1}"],
+    "kimi": [r"[\p{Han}]+|" + cased(SHORT + "?", r"\p{N}{1,3}").replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace(r"[\r\n/]*", r"[\r\n]*")],
     "viking": [r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"],
 }
 
@@ -63,6 +67,7 @@ NAMES = {
     "qwen35": "qwen35", "exaone-moe": "exaone_moe", "gpt-4o": "gpt4o", "tiny_aya": "tiny_aya", "tekken": "tekken", "youtu": "youtu",
     "deepseek-llm": "deepseek_llm", "deepseek-coder": "deepseek_coder", "deepseek-v3": "deepseek3",
     "falcon": "falcon", "bloom": "bloom", "viking": "viking",
+    "superbpe": "superbpe", "jais-2": "jais2", "kimi-k2": "kimi",
 }
 
 
@@ -88,5 +93,14 @@ PARTS = (
 )
 
 
-def random_text(rng, most: int = 14) -> str:
-    return "".join(rng.choice(PARTS) for _ in range(rng.randint(1, most)))
+# What only these rules look at.
+MORE_PARTS = {
+    "superbpe": ["1234567", "123456", "12½345678", "٣٤٥٦", " a b c "],
+    "jais2": [" " * n for n in (4, 5, 8, 9, 31, 513, 1025)] + [" \t" * 8, "\u3000" * 5, " \n  ", "!\n   "],
+    "kimi": ["々", "〇", "⺀", "⼀", "〡", "〻", "豈", "𠀀", "中a", "a中b", "A中文B", " 中", "1〇2"],
+}
+
+
+def random_text(rng, most: int = 14, rule: str = "") -> str:
+    parts = PARTS + 8 * MORE_PARTS.get(rule, [])
+    return "".join(rng.choice(parts) for _ in range(rng.randint(1, most)))

@@ -122,7 +122,7 @@ def test_cuts(name):
     if not program:
         pytest.skip("check_pretoken is not built")
     rng, engine = random.Random(), pre_tokenizer(NAMES[name])
-    many = [random_text(rng, 40) for _ in range(300)]
+    many = [random_text(rng, 40, NAMES[name]) for _ in range(300)]
     result = subprocess.run([program, "--cut", name], input="".join(t.encode().hex() + "\n" for t in many),
                             capture_output=True, text=True, check=True)
     for text, line in zip(many, result.stdout.splitlines(), strict=True):
