@@ -255,7 +255,7 @@ class Model:
                 tokens.append(part)
                 opening = ("", [])
             else:
-                ids = known.get(part) or self.vocab.tokenize(part)
+                ids = known.get(part) or self.vocab.tokenize(part, strip=bool(tokens) and self.vocab.strips(tokens[-1]))
                 tokens += ids
                 opening = (part, ids)
         if not tokens:

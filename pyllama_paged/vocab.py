@@ -67,17 +67,19 @@ class Vocab:
         return VocabInfo(raw.n_tokens, text_of(raw.model), text_of(raw.pre), text_of(raw.warning),
                          add_bos=raw.add_bos, add_eos=raw.add_eos, add_space_prefix=raw.add_space_prefix, **ids)
 
-    def tokenize(self, text: str | bytes, *, bos: bool = False, control: bool = False, continues: bool = False) -> list[int]:
+    def tokenize(self, text: str | bytes, *, bos: bool = False, control: bool = False, continues: bool = False,
+                 strip: bool = False) -> list[int]:
         """
         The tokens of a text.
 
         bos         add what the vocabulary's own rules put around a text
         control     control tokens spelled in the text become control tokens; never do this to a user's text
         continues   the text goes on from earlier text, so no rule for the beginning of a text applies
+        strip       leave out white space at the start: the text follows a token that takes it (`strips`)
         """
         data = utf8(text)
         flags = (lib.PLP_TOKENIZE_BOS if bos else 0) | (lib.PLP_TOKENIZE_CONTROL if control else 0) \
-            | (lib.PLP_TOKENIZE_CONTINUE if continues else 0)
+            | (lib.PLP_TOKENIZE_CONTINUE if continues else 0) | (lib.PLP_TOKENIZE_STRIP if strip else 0)
         # A token spells at least one byte; besides room for BOS, EOS and a leading space.
         out, n = _sized(lib.plp_tokenize, "int32_t[]", len(data) + 8, self.pointer, data, len(data), flags)
         return ffi.unpack(out, n) if n else []
@@ -109,6 +111,10 @@ class Vocab:
     def ends(self, token: int) -> bool:
         """Whether a model says with this token that it is done."""
         return lib.plp_token_ends(self.pointer, token)
+
+    def strips(self, token: int) -> bool:
+        """Whether white space after this token belongs to it."""
+        return lib.plp_token_strips(self.pointer, token)
 
     @cached_property
     def control(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ typedef enum plp_vocab_model {
 enum {
     PLP_ID_ENDS    = 1,         /* ends a generation */
     PLP_ID_LITERAL = 2,         /* found by its spelling, not by merging */
+    PLP_ID_STRIPS  = 4,         /* takes the white space after it */
 };
 
 /* Open addressing, at most half full; a slot holds an id + 1, or 0. */

@@ -129,17 +129,29 @@ static plp_status section(plp_encoder *e, size_t from, size_t to, bool prefix)
     return e->vocab->model == PLP_VOCAB_BPE ? bpe_section(e, from, to) : spm_section(e, from, to, prefix);
 }
 
+static size_t after_space(const plp_encoder *e, size_t i)
+{
+    while (i < e->n_bytes) {
+        uint32_t c;
+        const uint32_t length = plp_utf8_read(e->text + i, e->n_bytes - i, &c);
+        if (plp_unicode_class(c) != PLP_C_SPACE)
+            break;
+        i += length;
+    }
+    return i;
+}
+
 static plp_status encode(plp_encoder *e, uint32_t flags)
 {
     const plp_vocab *v = e->vocab;
     const bool control = flags & PLP_TOKENIZE_CONTROL;
     bool prefix = v->info.add_space_prefix && !(flags & PLP_TOKENIZE_CONTINUE);
-    size_t from = 0;
+    size_t from = flags & PLP_TOKENIZE_STRIP ? after_space(e, 0) : 0;
     plp_status status;
 
     if (flags & PLP_TOKENIZE_BOS && v->info.add_bos)
         plp_emit(e, v->info.bos);
-    for (size_t i = 0; i < e->n_bytes; ) {
+    for (size_t i = from; i < e->n_bytes; ) {
         size_t length = 0;
         const int32_t id = plp_special_at(v, e->text, i, e->n_bytes, control, &length);
         if (id < 0) {
@@ -149,7 +161,8 @@ static plp_status encode(plp_encoder *e, uint32_t flags)
         if ((status = section(e, from, i, prefix)))
             return status;
         plp_emit(e, id);
-        from = i += length;
+        i += length;
+        from = i = v->flags[id] & PLP_ID_STRIPS ? after_space(e, i) : i;
         prefix = v->info.add_space_prefix;
     }
     if ((status = section(e, from, e->n_bytes, prefix)))

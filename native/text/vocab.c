@@ -372,6 +372,25 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
     return PLP_OK;
 }
 
+/*
+ * Phi-3's control tokens take the white space after them, but for those of Llama and the end of the text: its
+ * tokenizer.json says so (rstrip), GGUF has no key for it. Where a user can spell a token (</s> is one of the
+ * user's kind there) nothing is taken: their text comes back whole.
+ */
+static plp_status read_strips(plp_vocab *v, const plp_file *f, plp_error *err)
+{
+    char architecture[64];
+    plp_status status = plp_meta_str(f, "general.architecture", "", architecture, sizeof architecture, err);
+
+    if (status || v->model != PLP_VOCAB_SPM || strcmp(architecture, "phi3"))
+        return status;
+    for (uint32_t id = 0; id < v->n_tokens; id++)
+        if (v->kind[id] == PLP_TOKEN_CONTROL && (int32_t)id != v->info.bos && (int32_t)id != v->info.unk
+            && (int32_t)id != plp_token_find(v, "<|endoftext|>", 13))
+            v->flags[id] |= PLP_ID_STRIPS;
+    return PLP_OK;
+}
+
 /* Whether to add BOS and EOS, and the leading space: the file's word, or the model's habit. */
 static plp_status read_rules(plp_vocab *v, const plp_file *f, plp_error *err)
 {
@@ -484,7 +503,7 @@ static plp_status fill(plp_vocab *v, const plp_file *f, plp_error *err)
     if ((status = read_kinds(v, f, err)) || (status = read_tokens(v, f, index, err)) || (status = index_tokens(v, err)))
         return status;
     status = v->model == PLP_VOCAB_SPM ? read_scores(v, f, err) : read_merges(v, f, err);
-    if (status || (status = read_specials(v, f, err)) || (status = read_rules(v, f, err)))
+    if (status || (status = read_specials(v, f, err)) || (status = read_strips(v, f, err)) || (status = read_rules(v, f, err)))
         return status;
     return plp_special_open(v) ? PLP_OK : no_memory(err);
 }

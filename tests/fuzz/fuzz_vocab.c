@@ -104,7 +104,7 @@ static void walk(const plp_vocab *v, bool unknown, const char *text, size_t n_by
 
     plp_vocab_get_info(v, &info);
     MUST(memchr(info.warning, 0, sizeof info.warning));
-    for (uint32_t flags = 0; flags < 8; flags++) {
+    for (uint32_t flags = 0; flags < 16; flags++) {
         plp_error err = { 0 };
         size_t n = 0, m = 0, n_back = 0;
         const plp_status status = plp_tokenize(v, text, n_bytes, flags, ids, cap, &n, &err);
@@ -112,14 +112,16 @@ static void walk(const plp_vocab *v, bool unknown, const char *text, size_t n_by
             MUST((status == PLP_E_ARG || status == PLP_E_UNSUPPORTED) && err.msg[0]);
             continue;
         }
+        bool stripped = flags & PLP_TOKENIZE_STRIP;     /* then the text is not whole */
         MUST(n <= cap);
         for (size_t i = 0; i < n; i++) {
             MUST(ids[i] >= 0 && (uint32_t)ids[i] < info.n_tokens);
+            stripped = stripped || plp_token_strips(v, ids[i]);
             MUST(flags & (PLP_TOKENIZE_BOS | PLP_TOKENIZE_CONTROL) || plp_token_kind_of(v, ids[i]) != PLP_TOKEN_CONTROL);
         }
         const plp_status again = plp_tokenize(v, text, n_bytes, flags, few, n / 2, &m, &err);
         MUST(m == n && again == (n ? PLP_E_ARG : PLP_OK) && !memcmp(few, ids, n / 2 * sizeof *ids));
-        if (flags & PLP_TOKENIZE_BOS || unknown)
+        if (flags & PLP_TOKENIZE_BOS || unknown || stripped)
             continue;
         const uint32_t out_flags = PLP_TEXT_CONTROL | (flags & PLP_TOKENIZE_CONTINUE ? PLP_TEXT_CONTINUE : 0);
         MUST(!plp_detokenize(v, ids, n, out_flags, back, n_bytes * 2 + 64, &n_back, &err));

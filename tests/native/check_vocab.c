@@ -244,6 +244,30 @@ static void spm_rules(void)
     free(g.bytes);
 }
 
+/* Phi-3's control tokens take the white space after them, whether they are in the text or were before it. */
+static void phi3_strips(void)
+{
+    image g = { 0 };
+    plp_error err;
+    plp_vocab *v;
+
+    put_spm(&g);
+    vocab_n_meta++;
+    image_str(&g, "general.architecture", "phi3");
+    v = vocab_end(&g, &err);
+    CHECK(v, "%s", err.msg);
+    CHECK(plp_token_strips(v, S_EOS) && !plp_token_strips(v, S_BOS) && !plp_token_strips(v, S_USER) && !plp_token_strips(v, AB)
+          && !plp_token_strips(v, -1), "strips");
+    EXPECT(v, "</s> \n\xe3\x80\x80 ab", PLP_TOKENIZE_CONTROL, S_EOS, SP_AB);
+    EXPECT(v, "</s> \n", PLP_TOKENIZE_CONTROL, S_EOS);
+    EXPECT(v, "<s> ab", PLP_TOKENIZE_CONTROL, S_BOS, SP_SP, AB);
+    EXPECT(v, "a<user> ab", 0, SP_A, S_USER, SP_SP, AB);
+    EXPECT(v, "\n ab", PLP_TOKENIZE_STRIP, SP_AB);
+    CHECK(plp_tokenize(v, " \n ", 3, PLP_TOKENIZE_STRIP, NULL, 0, &(size_t){ 9 }, &err) == PLP_OK, "%s", err.msg);
+    plp_vocab_close(v);
+    free(g.bytes);
+}
+
 /* BPE over characters ("gemma4"): merges by rank, spaces spelled U+2581, bytes for the rest. */
 static void raw_bpe(void)
 {
@@ -616,6 +640,7 @@ int main(void)
     RUN(bpe_rules);
     RUN(pre_tokenizers);
     RUN(spm_rules);
+    RUN(phi3_strips);
     RUN(raw_bpe);
     RUN(merging_against_twin);
     RUN(repeated_words);

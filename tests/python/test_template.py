@@ -1,12 +1,14 @@
 """Chat templates: what a user types stays text, what a template may not do is stopped, what it refuses is said."""
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from pyllama_paged import TemplateError
+from pyllama_paged import Model, TemplateError
 from pyllama_paged.template import CHATML, PLAIN, ChatTemplate
+from pyllama_paged.vocab import Vocab
 
 CONTROL = {"<|im_start|>": 1, "<|im_end|>": 2, "<s>": 3, "¤": 4}
 
@@ -138,6 +140,19 @@ def test_refused_messages_leave_the_session_as_it_was(puppet):
             session.stream(bad)
         assert (session.tokens, session.messages) == before
     assert session.send("two").text == "Yes."
+
+
+def test_parts_become_the_tokens_of_the_whole_text(shared):
+    """Phi-3's control tokens take the line ends that its template puts after them."""
+    vocab = Vocab.open(shared / "vocabs" / "ggml-vocab-phi-3.gguf")
+    template = ChatTemplate("{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}",
+                            vocab.control, {})
+    talk = [user("hi there"), {"role": "assistant", "content": " Hello\n"}, user("\n")]
+    whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
+    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template), talk, {}, {})
+    assert tokens == vocab.tokenize(whole, control=True)
+    assert tokens[:5] == [32010, 7251, 727, 32007, 32001] and tokens[-2:] == [32007, 32001], "no line end at a control token"
+    assert opening == ("\n", [])
 
 
 def test_files_without_a_template(puppet):

@@ -28,6 +28,9 @@ PATHS = {name: SHARED / "vocabs" / f"ggml-vocab-{name}.gguf"
          for name in ("gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "starcoder", "llama-spm", "phi-3")}
 PATHS["smol"] = MODEL
 
+# The control tokens that take the white space after them in Phi-3's tokenizer.json.
+RSTRIP = {"<|assistant|>", "<|system|>", "<|end|>", "<|user|>", *(f"<|placeholder{i}|>" for i in range(1, 7))}
+
 
 def raw_data(path):
     """tokenizer.ggml.*: arrays of any kind as lists."""
@@ -76,7 +79,7 @@ def case(request):
     chosen = list(texts(user + control))
     ids = []
     for added in (user, control):
-        twin.add_tokens([tokenizers.AddedToken(t, normalized=False) for t in added])
+        twin.add_tokens([tokenizers.AddedToken(t, normalized=False, rstrip=request.param == "phi-3" and t in RSTRIP) for t in added])
         ids.append([encoding.ids for encoding in twin.encode_batch(chosen, add_special_tokens=False)])
     return vocab.Vocab.open(path), chosen, *ids
 
@@ -100,7 +103,9 @@ def test_text_comes_back(case):
     ours, chosen, _, _ = case
     for text in chosen:
         assert ours.detokenize(ours.tokenize(text)) == text
-        assert ours.detokenize(ours.tokenize(text, control=True), control=True) == text
+        ids = ours.tokenize(text, control=True)
+        if not any(map(ours.strips, ids)):
+            assert ours.detokenize(ids, control=True) == text
 
 
 def test_rendered_prompts():
