@@ -88,6 +88,7 @@ class Model:
         layout: str = "paged",
         reuse: bool = True,
         shuffle: bool = False,
+        one_hash: bool = False,
         mlock: bool = False,
         prefetch: bool = False,
         spill_dir: str | os.PathLike | None = None,
@@ -109,6 +110,7 @@ class Model:
         layout     "paged"; "contiguous" and "lazy" are baselines for benchmarks
         reuse      find and share KV that other sessions have computed
         shuffle    hand out blocks in random order (for tests: it must change nothing)
+        one_hash   all blocks hash alike (the same)
         """
         for option, value, known in (("kv", kv, _KV), ("layout", layout, _LAYOUTS)):
             if value not in known:
@@ -129,6 +131,7 @@ class Model:
         o.flags = (
             (lib.PLP_ENGINE_SHUFFLE if shuffle else 0) | (lib.PLP_ENGINE_MLOCK if mlock else 0)
             | (lib.PLP_ENGINE_PREFETCH if prefetch else 0) | (0 if reuse else lib.PLP_ENGINE_NO_REUSE)
+            | (lib.PLP_ENGINE_ONE_HASH if one_hash else 0)
         )
         if spill_dir is not None:
             keep.append(ffi.new("char[]", os.fsencode(spill_dir)))

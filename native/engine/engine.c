@@ -82,7 +82,7 @@ static plp_status open_pool(plp_engine *e, plp_error *err)
                                          .context = e->backend };
     if ((s = plp_pool_open(&e->pool, &spec, err)) < 0 || o->flags & PLP_ENGINE_NO_REUSE)
         return s;
-    return plp_prefix_open(&e->prefix, e->pool, o->block_len, ~(uint64_t)0, err);
+    return plp_prefix_open(&e->prefix, e->pool, o->block_len, o->flags & PLP_ENGINE_ONE_HASH ? 0 : ~(uint64_t)0, err);
 }
 
 static plp_status open_batch(plp_engine *e, plp_error *err)
@@ -124,6 +124,7 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
         return s;
     if ((s = open_pool(e, err)) < 0 || (o->spill_dir && (s = plp_scratch_open(&e->spill_file, o->spill_dir, err)) < 0))
         return s;
+    plp_engine_set_fingerprint(e);
     return open_batch(e, err);
 }
 

@@ -68,6 +68,7 @@ struct plp_session {
     float       *logits;                /* [n_vocab], allocated at the first step */
     bool         has_logits;
     plp_rng      rng;
+    uint64_t     seed;                  /* that rng began with */
     bool         rng_seeded;
     void        *sample_work;
     void        *note;                  /* [note_bytes] of the caller's own, for files */
@@ -106,6 +107,7 @@ struct plp_engine {
     uint64_t     spill_end;
     plp_spill_class spill_class[PLP_MAX_GROUPS * 2];
     size_t       largest_block;         /* bytes */
+    uint64_t     fingerprint[4];        /* of model, geometry, KV format and numerics: what files must agree with */
     plp_companion *companions;          /* [n_companions][n_groups - 1], by block of group 0 */
     uint32_t     n_companions;
 
@@ -148,6 +150,9 @@ plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n,
 plp_status plp_spill_idle(plp_engine *e, const plp_session *not_this, uint64_t *freed, plp_error *err);
 plp_status plp_spill_restore(plp_session *s, plp_error *err);   /* nothing to do if it is whole */
 void       plp_spill_forget(plp_session *s);
+
+/* Everything that a file's blocks depend on; once, when the model is open. */
+void plp_engine_set_fingerprint(plp_engine *e);
 
 /* Blocks that became whole: findable from now on, or replaced by an equal one; lock held. */
 void       plp_session_publish(plp_session *s);

@@ -69,7 +69,7 @@ static void absorb_meta(digest *g, const plp_file *f, uint64_t i)
         absorb(g, &v, sizeof v);
 }
 
-static digest fingerprint(const plp_engine *e)
+void plp_engine_set_fingerprint(plp_engine *e)
 {
     digest g = { { 1, 2, 3, 4 } };
     const uint32_t shape[] = { PLP_NUMERICS_VERSION, e->options.block_len, (uint32_t)e->options.kv_format, e->model->n_layers,
@@ -79,14 +79,13 @@ static digest fingerprint(const plp_engine *e)
         absorb_meta(&g, e->file, i);
     for (uint64_t i = 0; i < plp_file_n_tensors(e->file); i++)
         absorb_tensor(&g, e->file, i);
-    return g;
+    memcpy(e->fingerprint, g.h, sizeof e->fingerprint);
 }
 
 void plp_engine_fingerprint(const plp_engine *e, char out[65])
 {
     static const char hex[] = "0123456789abcdef";
-    const digest g = fingerprint(e);
-    const uint8_t *p = (const uint8_t *)g.h;
+    const uint8_t *p = (const uint8_t *)e->fingerprint;
     for (int i = 0; i < 32; i++) {
         out[2 * i] = hex[p[i] >> 4];
         out[2 * i + 1] = hex[p[i] & 15];
@@ -94,12 +93,12 @@ void plp_engine_fingerprint(const plp_engine *e, char out[65])
     out[64] = 0;
 }
 
+/* Not of a closed engine, whose model is gone. */
 static plp_store_shape shape_of(const plp_engine *e)
 {
     plp_store_shape s = { .block_len = e->options.block_len, .n_layers = e->model->n_layers, .n_kv_heads = e->model->n_kv_heads,
                           .head_dim = e->model->head_dim, .kv_format = (uint32_t)e->options.kv_format };
-    const digest g = fingerprint(e);
-    memcpy(s.fingerprint, g.h, sizeof s.fingerprint);
+    memcpy(s.fingerprint, e->fingerprint, sizeof s.fingerprint);
     return s;
 }
 
@@ -207,6 +206,12 @@ plp_status plp_prefix_save(plp_session *s, uint32_t n, const char *path, plp_err
 
 /* ---- read ---- */
 
+static plp_status open_store(plp_store **out, const plp_engine *e, const char *path, uint32_t kind, plp_error *err)
+{
+    const plp_store_shape shape = shape_of(e);
+    return plp_store_open(out, path, kind, &shape, err);
+}
+
 static plp_status check_tokens(const plp_engine *e, const plp_store_info *info, const char *path, plp_error *err)
 {
     for (uint32_t i = 0; i < info->n_tokens; i++)
@@ -277,8 +282,9 @@ plp_status plp_prefix_load(plp_engine *e, const char *path, uint64_t *pin, uint3
     plp_status status;
 
     plp_mutex_lock(e->lock);
-    const plp_store_shape shape = shape_of(e);
-    if ((status = plp_store_open(&store, path, PLP_STORE_PREFIX, &shape, err)) == PLP_OK) {
+    if (e->closed)
+        status = plp_fail(err, PLP_E_CLOSED, "the model was closed");
+    else if ((status = open_store(&store, e, path, PLP_STORE_PREFIX, err)) == PLP_OK) {
         const plp_store_info *info = plp_store_get(store);
         if ((status = check_tokens(e, info, path, err)) == PLP_OK && (status = plp_session_make(&s, e, err)) == PLP_OK &&
             (status = plp_session_append(s, info->tokens, info->n_tokens, err)) == PLP_OK &&
@@ -308,7 +314,7 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
     uint32_t from = 0;
 
     status = plp_spill_restore(s, err);
-    if (status == PLP_OK && prefix_path && (status = plp_store_open(&prefix, prefix_path, PLP_STORE_PREFIX, &info.shape, err)) == PLP_OK) {
+    if (status == PLP_OK && prefix_path && (status = open_store(&prefix, e, prefix_path, PLP_STORE_PREFIX, err)) == PLP_OK) {
         const plp_store_info *p = plp_store_get(prefix);
         if (p->n_tokens <= s->n_computed && !memcmp(p->tokens, s->tokens, p->n_tokens * sizeof *p->tokens)) {
             from = p->n_tokens / e->options.block_len;
@@ -333,12 +339,12 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
 }
 
 /* The prefix's whole blocks, as far as the session file counts on them. */
-static plp_status adopt_reference(plp_session *s, const plp_store_info *info, const plp_store_shape *shape, plp_error *err)
+static plp_status adopt_reference(plp_session *s, const plp_store_info *info, plp_error *err)
 {
     plp_engine *e = s->engine;
     const uint32_t len = e->options.block_len, n = info->ref_tokens / len;
     plp_store *prefix;
-    plp_status status = plp_store_open(&prefix, info->ref_path, PLP_STORE_PREFIX, shape, err);
+    plp_status status = open_store(&prefix, e, info->ref_path, PLP_STORE_PREFIX, err);
 
     if (status < 0)
         return status;
@@ -360,7 +366,7 @@ static plp_status adopt_reference(plp_session *s, const plp_store_info *info, co
     return status;
 }
 
-static plp_status resume(plp_session *s, plp_store *store, const char *path, const plp_store_shape *shape, plp_error *err)
+static plp_status resume(plp_session *s, plp_store *store, const char *path, plp_error *err)
 {
     plp_engine *e = s->engine;
     const plp_store_info *info = plp_store_get(store);
@@ -379,7 +385,7 @@ static plp_status resume(plp_session *s, plp_store *store, const char *path, con
     if (!last || is_blocks(last->tag) || n_computed > info->n_tokens)
         return plp_fail(err, PLP_E_FILE, "%s: does not say how far it was computed", path);
     if ((status = check_tokens(e, info, path, err)) < 0 || (status = plp_session_append(s, info->tokens, info->n_tokens, err)) < 0 ||
-        (info->ref_path && (status = adopt_reference(s, info, shape, err)) < 0) ||
+        (info->ref_path && (status = adopt_reference(s, info, err)) < 0) ||
         (status = adopt_runs(s, store, path, n_computed, err)) < 0)
         return status;
     if (tag_kind(last->tag) == TAG_LOGITS) {
@@ -402,11 +408,10 @@ plp_status plp_session_resume(plp_session **out, plp_engine *e, const char *path
     plp_status status;
 
     plp_mutex_lock(e->lock);
-    const plp_store_shape shape = shape_of(e);
     if (e->closed)
         status = plp_fail(err, PLP_E_CLOSED, "the model was closed");
-    else if ((status = plp_store_open(&store, path, PLP_STORE_SESSION, &shape, err)) == PLP_OK) {
-        if ((status = plp_session_make(&s, e, err)) == PLP_OK && (status = resume(s, store, path, &shape, err)) < 0)
+    else if ((status = open_store(&store, e, path, PLP_STORE_SESSION, err)) == PLP_OK) {
+        if ((status = plp_session_make(&s, e, err)) == PLP_OK && (status = resume(s, store, path, err)) < 0)
             plp_session_unmake(s);
         plp_store_drop(store);
     }

@@ -315,8 +315,9 @@ plp_status plp_session_sample(plp_session *s, const plp_sampling *p, int32_t *to
                           "yet (%u pending); feed at least one", s->n_tokens - s->n_computed);
     if (status == PLP_OK && !s->sample_work && !(s->sample_work = plp_alloc(PLP_MEM_SESSION, n_vocab, 8)))
         status = plp_fail(err, PLP_E_NOMEM, "sample: no memory for %u candidates", n_vocab);
-    if (status == PLP_OK && !s->rng_seeded) {
+    if (status == PLP_OK && (!s->rng_seeded || s->seed != p->seed)) {
         plp_rng_seed(&s->rng, p->seed);
+        s->seed = p->seed;
         s->rng_seeded = true;
     }
     /* The session is busy, so its logits stay; others need not wait for this. */

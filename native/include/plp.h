@@ -171,7 +171,8 @@ enum plp_kv_format { PLP_KV_F16 = 0, PLP_KV_Q8 = 1, PLP_KV_Q4 = 2 };
 enum plp_kv_layout { PLP_LAYOUT_PAGED = 0, PLP_LAYOUT_CONTIGUOUS = 1 /* reserved and touched at session open */,
                      PLP_LAYOUT_LAZY = 2 /* contiguous, committed by the OS on first touch */ };
 enum { PLP_ENGINE_SHUFFLE = 1 /* hand blocks out in random order (tests, benchmarks) */,
-       PLP_ENGINE_MLOCK = 2, PLP_ENGINE_PREFETCH = 4, PLP_ENGINE_NO_REUSE = 8 /* no prefix index */ };
+       PLP_ENGINE_MLOCK = 2, PLP_ENGINE_PREFETCH = 4, PLP_ENGINE_NO_REUSE = 8 /* no prefix index */,
+       PLP_ENGINE_ONE_HASH = 16 /* all blocks hash alike, so that only their tokens tell them apart (tests) */ };
 
 typedef struct plp_engine_options {
     const char *device;         /* "auto", "cpu", "cuda", "metal", "emu"; NULL: auto */
@@ -265,7 +266,8 @@ typedef struct plp_sampling {
     float    top_p, min_p, typical_p;   /* 1, 0, 1: off */
     float    repeat_penalty, presence_penalty, frequency_penalty;   /* 1, 0, 0: off */
     int32_t  penalty_last_n;    /* tokens the penalties look back; -1: all */
-    uint64_t seed;              /* of this session's generator, used at the first draw */
+    uint64_t seed;              /* of this session's generator: used at the first draw, and where it differs
+                                   from the last one; the same seed goes on in its sequence */
     const int32_t *bias_ids;    /* logit bias: ids, values, count */
     const float   *bias_values;
     uint32_t n_bias;

@@ -101,6 +101,7 @@ static void same_bits_whatever_the_way(void)
         for (uint32_t threads = 1; threads <= 3; threads++) ways(f, 0, threads, 16, want[f], 300);
         ways(f, PLP_ENGINE_SHUFFLE, 2, 16, want[f], 300);
         ways(f, PLP_ENGINE_NO_REUSE, 2, 16, want[f], 300);
+        ways(f, PLP_ENGINE_ONE_HASH, 2, 16, want[f], 300);
     }
     CHECK(!same(want[0], want[1]) && !same(want[1], want[2]), "formats differ, or the test sees nothing");
     ways(PLP_KV_F16, PLP_ENGINE_SHUFFLE, 2, 64, want[0], 300);

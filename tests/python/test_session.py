@@ -97,6 +97,17 @@ def test_sampled_tokens_follow_the_seed(tiny):
     assert all(p <= 0 for p in runs[0].logprobs) and len(runs[0].logprobs) == len(runs[0].tokens)
 
 
+def test_another_seed_begins_anew_and_the_same_goes_on(tiny):
+    session = tiny.session()
+    session.feed(LINE[:20])
+
+    def draws(seed, n=12):
+        return [session.sample(temperature=1.0, seed=seed)[0] for _ in range(n)]
+
+    one, two, one_again, on = draws(1), draws(2), draws(1), draws(1)
+    assert one == one_again and one != two and one != on
+
+
 @pytest.mark.parametrize("bad", [[300], [-1], [2**31], ["a"], [1.5]])
 def test_tokens_that_cannot_be(tiny, bad):
     session = tiny.session()
