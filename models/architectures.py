@@ -14,7 +14,7 @@ Matrices are [rows, k] here and in transformers' Linear; GGUF's dimensions are t
 import argparse
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,6 +64,8 @@ class Case:
     n_dense: int = 0                # first layers without experts
     conv_layers: tuple = ()         # layers with a short convolution instead of attention
     conv_len: int = 3
+    delta: tuple = ()               # gated delta nets in most layers: key heads, value heads, their width, conv_len
+    full_every: int = 0             # of those: every n-th layer attends, with a gate for what is attended
     final_norm: str = "output_norm"
     window: int = 0
     embed_std: float = 1.0
@@ -82,7 +84,9 @@ class Case:
         out = {"token_embd.weight": (N_VOCAB, d)}
         for i in range(self.n_layers):
             layer = {"attn_norm.weight": (d,)} if self.norms != "post" else {}
-            if i in self.conv_layers:
+            if self.delta and (i + 1) % self.full_every:
+                layer |= self._delta_net()
+            elif i in self.conv_layers:
                 layer |= {"shortconv.conv.weight": (d, self.conv_len), "shortconv.in_proj.weight": (3 * d, d),
                           "shortconv.out_proj.weight": (d, d)}
             else:
@@ -104,12 +108,23 @@ class Case:
             out["output.weight"] = (N_VOCAB, d)
         return out
 
+    def _delta_net(self):
+        """
+        Converters store -exp(A_log) as ssm_a, the convolution as [channel][tap] and, where value heads outnumber key
+        heads, the value heads in the order 0 of each key head, 1 of each key head, ...: head h goes with h % key heads.
+        """
+        k_heads, v_heads, width, conv_len = self.delta
+        d, values, channels = self.n_embd, v_heads * width, (2 * k_heads + v_heads) * width
+        return {"attn_qkv.weight": (channels, d), "attn_gate.weight": (values, d), "ssm_conv1d.weight": (channels, conv_len),
+                "ssm_dt.bias": (v_heads,), "ssm_a": (v_heads,), "ssm_beta.weight": (v_heads, d), "ssm_alpha.weight": (v_heads, d),
+                "ssm_norm.weight": (width,), "ssm_out.weight": (d, values)}
+
     def _attention(self):
         d, nq, nkv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         if "qkv" in self.fused:
             out = {"attn_qkv.weight": (nq + 2 * nkv, d)}
         else:
-            out = {"attn_q.weight": (nq, d), "attn_k.weight": (nkv, d), "attn_v.weight": (nkv, d)}
+            out = {"attn_q.weight": (2 * nq if self.full_every else nq, d), "attn_k.weight": (nkv, d), "attn_v.weight": (nkv, d)}
         out["attn_output.weight"] = (d, nq)
         if "qkv" in self.biases:
             out |= {"attn_q.bias": (nq,), "attn_k.bias": (nkv,), "attn_v.bias": (nkv,)}
@@ -158,6 +173,8 @@ class Case:
             return _uniform(self.name, name, size, -1, 1).reshape(shape)
         if name.endswith(".bias"):
             return _uniform(self.name, name, size, -0.5, 0.5).reshape(shape)
+        if part.endswith("ssm_a"):      # from a state that hardly decays to one that is soon forgotten
+            return _uniform(self.name, name, size, -1, -0.01)
         if "norm" in part:
             return _uniform(self.name, name, size, 0.5, 1.5).reshape(shape)
         if name == "token_embd.weight":
@@ -211,6 +228,11 @@ class Case:
             out.append(("shortconv.l_cache", self.conv_len, V.UINT32))
         else:
             out.append(("attention.head_count_kv", self.n_kv_heads, V.UINT32))
+        if self.delta:
+            k_heads, v_heads, width, conv_len = self.delta
+            out += [("ssm.conv_kernel", conv_len, V.UINT32), ("ssm.state_size", width, V.UINT32), ("ssm.group_count", k_heads, V.UINT32),
+                    ("ssm.time_step_rank", v_heads, V.UINT32), ("ssm.inner_size", v_heads * width, V.UINT32),
+                    ("full_attention_interval", self.full_every, V.UINT32)]
         if self.window:
             out.append(("attention.sliding_window", self.window, V.UINT32))
         if self.n_experts:
@@ -222,7 +244,7 @@ class Case:
             return "F32"
         if "_exps" in name and self.expert_type:
             return self.expert_type
-        return "F32" if "gate_inp" in name or "shortconv.conv." in name else kind       # these are not quantised
+        return "F32" if any(part in name for part in ("gate_inp", "shortconv.conv.", "ssm_conv1d")) else kind    # these are not quantised
 
     def write(self, path, kind="F32"):
         w = GGUFWriter(path, self.arch)
@@ -372,9 +394,17 @@ CASES = {c.name: c for c in (
          config=dict(norm_eps=1e-5, layer_types=["conv", "conv", "full_attention", "conv"], num_experts=8, num_experts_per_tok=3,
                      moe_intermediate_size=32, num_dense_layers=1, use_expert_bias=True, norm_topk_prob=True),
          meta=(("expert_feed_forward_length", 32, U), ("leading_dense_block_count", 1, U), ("expert_gating_func", 2, U))),
+    Case("qwen35", "qwen35", "qwen3_5_text", n_layers=4, tied=True, embed_std=0.25, eps=1e-6, rope_base=1e7, head_dim=32, n_rot=8,
+         plus_one=True, qk_norm="head", ffn_norm="post_attention_norm", delta=(2, 4, 16, 4), full_every=4,
+         config=dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+                     linear_conv_kernel_dim=4, full_attention_interval=4, **_rope(1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])),
+         meta=(("rope.dimension_sections", [2, 1, 1, 0], A),)),
     Case("gpt-oss", **GPT_OSS),
     Case("gpt-oss-mxfp4", **GPT_OSS, expert_type="MXFP4"),
 )}
+
+# Not compared with transformers: qwen35 with a running state so large that it is kept only every 64 tokens.
+LARGE_STATE = replace(CASES["qwen35"], name="qwen35-large-state", n_layers=3, full_every=3, delta=(8, 16, 64, 4))
 
 
 def main(argv=None):

@@ -58,11 +58,15 @@ def of_file(path) -> Shape:
                 raise ModelFileError(f"{path}: {arch}.{key} is {value!r}, so what the KV cache needs cannot be told")
             return value
 
-        layers, width, heads = number("block_count"), number("embedding_length"), file.get(f"{arch}.attention.head_count")
+        layers, width, heads = number("block_count") - number("nextn_predict_layers", 0), number("embedding_length"), file.get(f"{arch}.attention.head_count")
         most_heads = max(heads) if isinstance(heads, list) else number("attention.head_count")
         per_layer = file.get(f"{arch}.attention.head_count_kv", most_heads)
         if not isinstance(per_layer, list):
             per_layer = [number("attention.head_count_kv", most_heads)] * min(layers, 100_000)
+        per_layer = per_layer[:layers]
+        every = number("full_attention_interval", 0)        # the layers between have a running state of fixed size instead
+        if every:
+            per_layer = [n if (i + 1) % every == 0 else 0 for i, n in enumerate(per_layer)]
         usual = width // most_heads if most_heads else 0
         tensors = list(file.tensors())
         return Shape(

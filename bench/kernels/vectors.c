@@ -11,7 +11,7 @@ enum { N = 2048, HEAD = 64, HEADS = N / HEAD, LEN = 16, TILE_FLOATS = 4096 };
 
 typedef struct row {
     const plp_kernels *k;
-    float *x, *y, *w, *part;
+    float *x, *y, *w, *part, *state;
     void  *tile, *sealed;
 } row;
 
@@ -24,6 +24,7 @@ static void rope_neox(void *arg) { row *r = arg; r->k->rope(r->x, HEADS, HEAD, H
 static void glu_silu(void *arg)  { row *r = arg; r->k->glu(r->y, r->x, r->w, N, PLP_ACT_SILU); }
 static void glu_gelu(void *arg)  { row *r = arg; r->k->glu(r->y, r->x, r->w, N, PLP_ACT_GELU); }
 static void glu_limited(void *arg) { row *r = arg; r->k->glu_limited(r->y, r->x, r->w, N); }
+static void delta_rule(void *arg) { row *r = arg; r->k->delta_rule(r->state, r->x, r->w, r->w + HEAD, 0.9f, 0.5f, r->y, HEAD); }
 static void add(void *arg)       { row *r = arg; r->k->add(r->y, r->w, N); }
 static void scale(void *arg)     { row *r = arg; r->k->scale(r->x, 1.0f, N); }
 static void kv_put(void *arg)
@@ -55,19 +56,21 @@ void bench_vectors(const bench *b, const plp_kernels *k)
         { "rope norm", rope_norm, 2.0 * N * F }, { "rope neox", rope_neox, 2.0 * N * F },
         { "glu silu", glu_silu, 3.0 * N * F }, { "glu gelu", glu_gelu, 3.0 * N * F },
         { "glu_limited", glu_limited, 3.0 * N * F },
+        { "delta_rule", delta_rule, 2.0 * HEAD * HEAD * F },
         { "add", add, 3.0 * N * F }, { "scale", scale, 2.0 * N * F },
         { "kv_put", kv_put, KV * (F + 2.0) }, { "kv_seal_q8", kv_seal_q8, KV * 3.0 }, { "kv_seal_q4", kv_seal_q4, KV * 2.5 },
         { "attn_merge", attn_merge, 3.0 * STATE * F }, { "attn_finish", attn_finish, 2.0 * STATE * F },
     };
     double times[BENCH_MAX_REPS];
-    const size_t n_bytes = (4 * N + 2 * TILE_FLOATS) * sizeof(float);
+    const size_t n_bytes = (4 * N + HEAD * HEAD + 2 * TILE_FLOATS) * sizeof(float);
     float *p = bench_pages(n_bytes);
-    row r = { k, p, p + N, p + 2 * N, p + 3 * N, p + 4 * N, p + 4 * N + TILE_FLOATS };
+    float *tiles = p + 4 * N + HEAD * HEAD;
+    row r = { k, p, p + N, p + 2 * N, p + 3 * N, p + 4 * N, tiles, tiles + TILE_FLOATS };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!bench_wants(b->only, all[i].name))
             continue;
-        bench_fill_floats(p, 4 * N);
+        bench_fill_floats(p, 4 * N + HEAD * HEAD);
         kv_put(&r);
         const bool fits = bench_time(b, all[i].fn, &r, times);
         printf("{\"kernel\": \"%s\", \"tier\": \"%s\", \"n\": %d, \"threads\": 1, \"bytes\": %.0f, ", all[i].name, k->tier, N, all[i].bytes);

@@ -62,14 +62,20 @@ typedef struct plp_attention {
     const float *sinks;                 /* [n_heads] or NULL */
 } plp_attention;
 
-/* One layer's running state in its group's blocks, at byte layer * bytes: in a sealed block the state after
- * the block's last token, in the block being written the state after the last token so far. Before the
- * first token it is 0. A batch's sequence goes on from the state after pos0 - 1 and stores one at each
- * block's end and at its own. */
+/* One running state of a layer, in its group's blocks at byte layer * bytes + at: in a full block the state
+ * after the block's last token, in the block being written the state after the last token so far. Before
+ * the first token it is 0. A batch's sequence goes on from the state after pos0 - 1 and stores one at each
+ * block's end and at its own. These blocks have one format: `sealed` lists them all. */
 typedef struct plp_state {
     uint32_t group, layer, block_len;
-    size_t   bytes;
+    size_t   bytes, at;                 /* bytes: of all that the layer keeps */
 } plp_state;
+
+/* Heads of a gated delta net. Value head h goes with key head h % n_k_heads. */
+typedef struct plp_delta {
+    uint32_t     n_k_heads, n_v_heads, head_dim;
+    const float *a, *dt;                /* [n_v_heads] */
+} plp_delta;
 
 /* Sums split a context at these positions, whatever the batch or the thread count. */
 #define PLP_SPLIT_LEN 256u
@@ -123,11 +129,17 @@ typedef struct plp_ops {
     /* y[rows[i]] += scale[i] * x[i], multiplied and added apart; rows differ from each other; rows and scale
      * are host memory. For models with experts; NULL: they cannot run. */
     void (*scatter_add)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *scale, uint32_t n);
-    /* Of each channel, over the last len tokens: y[t] = c[t] * sum over j of w[channel][j] * (b u)[t - len + 1 + j],
-     * j rising, multiplied and added apart. bcu [n_tok][3 * width] is b | c | u; w [width][len] F32, len <= 8;
-     * y [n_tok][width]. The state is f32 [len - 1][width], the products b u, oldest first.
-     * For models with short convolutions; NULL: they cannot run. */
-    void (*short_conv)(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *bcu, const plp_weight *w, float *y);
+    /* Of each channel, over the last len tokens: y[t] = sum over j of w[channel][j] * x[t - len + 1 + j], j rising,
+     * multiplied and added apart. w [width][len] F32, len <= 8; x, y [n_tok][width]. Gated: x [n_tok][3 * width] is
+     * b | c | u, the products b u are convolved, and the sum is multiplied by c. The state is f32
+     * [len - 1][width], what is convolved, oldest first. For models with short convolutions; NULL: they cannot run. */
+    void (*short_conv)(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *x, bool gated, const plp_weight *w, float *y);
+    /* Of each value head, token by token: the kernel delta_rule on q and k of length 1 (q then over sqrt(head_dim)),
+     * decay = exp(a * softplus(alpha + dt)), beta = sigmoid(beta). qkv [n_tok]: q and k of the key heads, v of the value
+     * heads; alpha, beta [n_tok][n_v_heads]; y [n_tok][n_v_heads * head_dim]. The state is f32
+     * [n_v_heads][head_dim][head_dim]. For models with gated delta nets; NULL: they cannot run. */
+    void (*delta_rule)(plp_backend *b, const plp_state *s, const plp_batch *batch, const plp_delta *d, const float *qkv,
+                       const float *alpha, const float *beta, float *y);
     void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
 } plp_ops;
 

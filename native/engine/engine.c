@@ -74,8 +74,8 @@ static plp_status open_pool(plp_engine *e, plp_error *err)
     for (uint32_t c = 0; c < spec.n_classes; c++)
         if (spec.block_bytes[c] > e->largest_block)
             e->largest_block = spec.block_bytes[c];
-    if (o->kv_format == PLP_KV_F16)         /* the odd classes are not used, but a class has a size */
-        for (uint32_t c = 1; c < spec.n_classes; c += 2)
+    for (uint32_t c = 1; c < spec.n_classes; c++)
+        if (!spec.block_bytes[c])           /* groups with one format have no class for another, but a class has a size */
             spec.block_bytes[c] = spec.block_bytes[c - 1];
     if (e->backend->ops->slab_map)
         spec.source = (plp_slab_source){ .map = e->backend->ops->slab_map, .unmap = e->backend->ops->slab_unmap,
@@ -223,7 +223,7 @@ void plp_engine_get_info(const plp_engine *e, plp_engine_info *out)
         .n_params = m->n_params, .kv_budget_bytes = e->options.kv_budget_bytes, .kv_format = e->options.kv_format,
     };
     for (uint32_t g = 0; g < m->n_groups; g++)
-        out->kv_bytes_per_token += plp_model_block_bytes(m, g, PLP_KV_F16) / e->options.block_len;
+        out->kv_bytes_per_token += plp_model_block_bytes(m, g, PLP_KV_F16) / plp_group_len(e, g);
     memcpy(out->architecture, m->architecture, sizeof out->architecture);
     snprintf(out->device, sizeof out->device, "%s", e->backend->ops->name);
     e->backend->ops->describe(e->backend, out->tier, sizeof out->tier, &out->n_threads);

@@ -129,8 +129,10 @@ struct plp_engine {
 static inline uint32_t plp_open_class(const plp_engine *e, uint32_t group) { return group * 2; }
 static inline uint32_t plp_sealed_class(const plp_engine *e, uint32_t group)
 {
-    return e->options.kv_format == PLP_KV_F16 ? group * 2 : group * 2 + 1;
+    return e->options.kv_format == PLP_KV_F16 || e->model->group[group].state_bytes ? group * 2 : group * 2 + 1;
 }
+/* Tokens of a group's block: the engine's block length, or for running states a multiple of it. */
+static inline uint32_t plp_group_len(const plp_engine *e, uint32_t group) { return e->model->group[group].block_len; }
 
 /* Take and release a session for one call. PLP_E_BUSY, PLP_E_CLOSED. Enter also takes the lock if asked. */
 plp_status plp_session_enter(plp_session *s, plp_error *err);

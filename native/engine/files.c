@@ -140,20 +140,20 @@ static const void *block_bytes(void *context, uint32_t run, uint32_t i)
     }
     const plp_table *t = &src->session->table[r->tag / 2];
     const plp_block b = t->blocks[r->first + i];
-    const uint32_t start = (r->first + i) * e->options.block_len, n = t->n_tokens - start;
+    const uint32_t start = (r->first + i) * t->block_len, n = t->n_tokens - start;
     e->backend->ops->download(e->backend, src->room, plp_pool_data(e->pool, b), r->block_bytes);
-    if (n < e->options.block_len && !e->model->group[r->tag / 2].state_bytes)    /* the open one: always f16 */
+    if (n < t->block_len && !e->model->group[r->tag / 2].state_bytes)    /* the open one: always f16 */
         clear_tail(e, r->tag / 2, src->room, n);
     return src->room;
 }
 
-/* Runs for blocks [from, n_tokens) of every group; a table that dropped blocks behind its window starts later. */
-static void list_runs(const plp_session *s, uint32_t n_tokens, uint32_t from_block, plp_store_info *info)
+/* Runs for the blocks of tokens [from, n_tokens) of every group; a table that dropped blocks behind its window starts later. */
+static void list_runs(const plp_session *s, uint32_t n_tokens, uint32_t from, plp_store_info *info)
 {
     const plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len, full = n_tokens / len, end = (n_tokens + len - 1) / len;
 
     for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        const uint32_t len = plp_group_len(e, g), full = n_tokens / len, end = (n_tokens + len - 1) / len, from_block = from / len;
         const uint32_t first = s->table[g].first > from_block ? s->table[g].first : from_block;
         const uint32_t open = plp_open_class(e, g), sealed = plp_sealed_class(e, g);
         const uint32_t whole = open == sealed ? end : full;
@@ -196,8 +196,8 @@ plp_status plp_prefix_save(plp_session *s, uint32_t n, const char *path, plp_err
             info.n_tokens = cut->n_computed;
         list_runs(cut, info.n_tokens, 0, &info);
         status = info.n_tokens ? write_store(cut, path, &info, err)
-                               : plp_fail(err, PLP_E_ARG, "prefix of %u tokens: sealed blocks of this format hold %u; a prefix needs one "
-                                          "whole block", n, e->options.block_len);
+                               : plp_fail(err, PLP_E_ARG, "prefix of %u of %u tokens: it can end where the session does, or after each "
+                                          "%u tokens", n, s->n_computed, plp_group_len(e, e->model->n_groups - 1));
         plp_session_unmake(cut);
     }
     plp_session_leave(s);
@@ -247,7 +247,6 @@ static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path,
 {
     plp_engine *e = s->engine;
     const plp_store_info *info = plp_store_get(store);
-    const uint32_t len = e->options.block_len, end = (n_tokens + len - 1) / len;
     plp_status status = PLP_OK;
 
     for (uint32_t r = 0; r < info->n_runs; r++) {
@@ -257,6 +256,7 @@ static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path,
         if (run->tag / 2 >= e->model->n_groups || run->block_bytes != plp_pool_block_bytes(e->pool, run->tag))
             return plp_fail(err, PLP_E_FILE, "%s: run %u holds blocks of another model", path, r);
         plp_table *t = &s->table[run->tag / 2];
+        const uint32_t len = t->block_len, end = (n_tokens + len - 1) / len;
         while (t->n_tokens / len < run->first && e->model->group[run->tag / 2].window)
             if ((status = plp_table_adopt_gap(t, e->pool, err)) < 0)
                 return status;
@@ -317,10 +317,10 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
     if (status == PLP_OK && prefix_path && (status = open_store(&prefix, e, prefix_path, PLP_STORE_PREFIX, err)) == PLP_OK) {
         const plp_store_info *p = plp_store_get(prefix);
         if (p->n_tokens <= s->n_computed && !memcmp(p->tokens, s->tokens, p->n_tokens * sizeof *p->tokens)) {
-            from = p->n_tokens / e->options.block_len;
+            from = p->n_tokens / e->options.block_len * e->options.block_len;
             info.ref_path = prefix_path;
             info.ref_id = plp_store_id(prefix);
-            info.ref_tokens = from * e->options.block_len;
+            info.ref_tokens = from;
         } else {
             status = plp_fail(err, PLP_E_ARG, "%s: the session does not begin with this prefix", prefix_path);
         }
@@ -342,7 +342,6 @@ plp_status plp_session_save(plp_session *s, const char *path, const char *prefix
 static plp_status adopt_reference(plp_session *s, const plp_store_info *info, plp_error *err)
 {
     plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len, n = info->ref_tokens / len;
     plp_store *prefix;
     plp_status status = open_store(&prefix, e, info->ref_path, PLP_STORE_PREFIX, err);
 
@@ -357,6 +356,7 @@ static plp_status adopt_reference(plp_session *s, const plp_store_info *info, pl
         if (run->tag / 2 >= e->model->n_groups || run->tag != plp_sealed_class(e, run->tag / 2))
             continue;
         plp_table *t = &s->table[run->tag / 2];
+        const uint32_t len = t->block_len, n = info->ref_tokens / len;
         while (status == PLP_OK && t->n_tokens / len < run->first)
             status = plp_table_adopt_gap(t, e->pool, err);
         for (uint32_t i = 0; status == PLP_OK && i < run->n_blocks && run->first + i < n; i++)

@@ -17,10 +17,10 @@ static uint32_t stored(const plp_table *t, uint32_t i)
     return n < t->block_len ? n : t->block_len;
 }
 
-/* Bytes of `slots` slots of a block, by its class. */
-static uint64_t slot_bytes(const plp_engine *e, plp_block b, uint32_t slots)
+/* Bytes of `slots` slots of a table's block, by its class. */
+static uint64_t slot_bytes(const plp_engine *e, const plp_table *t, plp_block b, uint32_t slots)
 {
-    return plp_pool_block_bytes(e->pool, plp_pool_class(e->pool, b)) * (uint64_t)slots / e->options.block_len;
+    return plp_pool_block_bytes(e->pool, plp_pool_class(e->pool, b)) * (uint64_t)slots / t->block_len;
 }
 
 /* Is this the first listing of the block, in list order? Shared blocks are full, or forks of one open block. */
@@ -49,12 +49,13 @@ static uint32_t most_stored(const plp_session *s, uint32_t g, uint32_t i)
 static void count_sessions(const plp_engine *e, plp_memory *m)
 {
     for (const plp_session *s = e->sessions; s; s = s->after)
-        for (uint32_t g = 0; g < e->model->n_groups; g++)
-            for (uint32_t i = s->table[g].first; i < s->table[g].n_blocks; i++) {
-                const plp_block b = s->table[g].blocks[i];
+        for (uint32_t g = 0; g < e->model->n_groups; g++) {
+            const plp_table *t = &s->table[g];
+            for (uint32_t i = t->first; i < t->n_blocks; i++) {
+                const plp_block b = t->blocks[i];
                 if (b == PLP_NO_BLOCK)          /* in the spill file */
                     continue;
-                const uint64_t whole = slot_bytes(e, b, e->options.block_len);
+                const uint64_t whole = slot_bytes(e, t, b, t->block_len);
                 if (listed_before(s, g, i)) {
                     m->shared_saved += whole;
                     continue;
@@ -64,12 +65,13 @@ static void count_sessions(const plp_engine *e, plp_memory *m)
                     continue;
                 }
                 const uint32_t n = most_stored(s, g, i);
-                m->token_state += slot_bytes(e, b, n);
-                m->reserved += whole - slot_bytes(e, b, n);
+                m->token_state += slot_bytes(e, t, b, n);
+                m->reserved += whole - slot_bytes(e, t, b, n);
                 m->n_blocks++;
                 if (g == 0)
                     m->n_tokens += n;
             }
+        }
 }
 
 static void count_pinned(const plp_engine *e, plp_memory *m)
@@ -78,7 +80,7 @@ static void count_pinned(const plp_engine *e, plp_memory *m)
         for (uint32_t g = 0; s->pinned && g < e->model->n_groups; g++)
             for (uint32_t i = s->table[g].first; i < s->table[g].n_blocks; i++)
                 if (!plp_pool_is_mapped(e->pool, s->table[g].blocks[i]))
-                    m->pinned += slot_bytes(e, s->table[g].blocks[i], stored(&s->table[g], i));
+                    m->pinned += slot_bytes(e, &s->table[g], s->table[g].blocks[i], stored(&s->table[g], i));
 }
 
 static void count(const plp_engine *e, plp_memory *m)
@@ -114,15 +116,15 @@ void plp_session_get_memory(plp_session *s, plp_session_memory *out)
             const plp_block b = t->blocks[i];
             if (b == PLP_NO_BLOCK)
                 continue;
-            const uint64_t whole = slot_bytes(e, b, e->options.block_len);
+            const uint64_t whole = slot_bytes(e, t, b, t->block_len);
             const bool shared = plp_pool_refs(e->pool, b) > 1 || plp_pool_is_mapped(e->pool, b);
-            *(shared ? &out->shared : &out->own) += slot_bytes(e, b, stored(t, i));
+            *(shared ? &out->shared : &out->own) += slot_bytes(e, t, b, stored(t, i));
             if (listed_before(s, g, i) || plp_pool_is_mapped(e->pool, b)) {
                 out->saved += whole;
                 out->n_saved_blocks++;
             }
             if (!shared)
-                out->reserved += whole - slot_bytes(e, b, stored(t, i));
+                out->reserved += whole - slot_bytes(e, t, b, stored(t, i));
             out->n_blocks++;
             out->n_shared_blocks += shared;
         }

@@ -51,7 +51,10 @@ static void set_companions(plp_session *s, uint32_t i)
     if (!others || !make_companions(e, b))
         return;
     for (uint32_t g = 1; g <= others; g++) {
-        const plp_block c = s->table[g].blocks[i];
+        const uint32_t end = (i + 1) * e->options.block_len, len = plp_group_len(e, g);
+        if (end % len)
+            continue;
+        const plp_block c = s->table[g].blocks[end / len - 1];
         if (c == PLP_NO_BLOCK || companion(e, b, g) != PLP_NO_BLOCK)
             continue;
         plp_pool_set_findable(e->pool, c, true);        /* cached on its last drop, like the block itself */
@@ -105,20 +108,32 @@ static uint32_t find_chain(const plp_session *s, const int32_t *tokens, uint32_t
 static uint32_t first_needed(const plp_engine *e, uint32_t g, uint32_t end)
 {
     const uint32_t window = e->model->group[g].window;
-    return window && end > window ? (end - window) / e->options.block_len : 0;
+    return window && end > window ? (end - window) / plp_group_len(e, g) : 0;
 }
 
-/* The longest part of the chain after which every window group's window is complete. */
+/* Block i of another group, found through the block of the chain that ends with it. */
+static plp_block found_through(const plp_session *s, const plp_block *chain, uint32_t g, uint32_t i)
+{
+    const plp_engine *e = s->engine;
+    const uint32_t len = e->options.block_len, last = (i + 1) * plp_group_len(e, g) / len - 1;
+    return companion(e, chain[last - s->table[0].n_tokens / len], g);
+}
+
+/* The longest part of the chain after which every other group's window is complete. */
 static uint32_t usable(const plp_session *s, const plp_block *chain, uint32_t n)
 {
     const plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len, at = s->table[0].n_tokens / len;
+    const uint32_t at = s->table[0].n_tokens;
 
     for (; n; n--) {
+        const uint32_t end = at + n * e->options.block_len;
         bool whole = true;
-        for (uint32_t g = 1; whole && g < e->model->n_groups; g++)
-            for (uint32_t i = first_needed(e, g, (at + n) * len); whole && i < at + n; i++)
-                whole = i < at ? i >= s->table[g].first : companion(e, chain[i - at], g) != PLP_NO_BLOCK;
+        for (uint32_t g = 1; whole && g < e->model->n_groups; g++) {
+            const uint32_t len = plp_group_len(e, g);
+            whole = end % len == 0;
+            for (uint32_t i = first_needed(e, g, end); whole && i < end / len; i++)
+                whole = i < at / len ? i >= s->table[g].first : found_through(s, chain, g, i) != PLP_NO_BLOCK;
+        }
         if (whole)
             return n;
     }
@@ -141,22 +156,20 @@ static bool adopt_one(plp_session *s, uint32_t g, plp_block b)
 static void adopt_blocks(plp_session *s, const int32_t *tokens, uint32_t n)
 {
     plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len, at = s->table[0].n_tokens / len;
+    const uint32_t len = e->options.block_len, at = s->table[0].n_tokens;
     plp_block *chain;
+    bool ok = true;
 
-    if (s->table[0].n_tokens % len)
-        return;
-    const uint32_t found = find_chain(s, tokens, n, &chain), take = usable(s, chain, found);
-    for (uint32_t i = 0; i < take; i++)
-        for (uint32_t g = 0; g < e->model->n_groups; g++) {
-            const bool gap = g && at + i < first_needed(e, g, (at + take) * len);
-            if (!adopt_one(s, g, g == 0 ? chain[i] : gap ? PLP_NO_BLOCK : companion(e, chain[i], g))) {
-                while (g--)                 /* no memory for the list: stop where all groups agree */
-                    plp_table_rewind(&s->table[g], e->pool, (at + i) * len);
-                goto done;
-            }
-        }
-done:
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        if (at % plp_group_len(e, g))
+            return;
+    const uint32_t found = find_chain(s, tokens, n, &chain), take = usable(s, chain, found), end = at + take * len;
+    /* Group 0 last: the others are found relative to where it ends. */
+    for (uint32_t g = e->model->n_groups; ok && g--; )
+        for (uint32_t i = at / plp_group_len(e, g); ok && i < end / plp_group_len(e, g); i++)
+            ok = adopt_one(s, g, g == 0 ? chain[i - at / len] : i < first_needed(e, g, end) ? PLP_NO_BLOCK : found_through(s, chain, g, i));
+    for (uint32_t g = 0; !ok && g < e->model->n_groups; g++)
+        plp_table_rewind(&s->table[g], e->pool, 0);     /* no memory for a list: what lay before the gaps is gone, too */
     s->n_published = s->table[0].n_tokens / len;
     plp_free(chain);
 }
@@ -224,6 +237,33 @@ static void copy_head(plp_session *s, const int32_t *tokens, uint32_t n)
     plp_pool_drop(e->pool, from);
 }
 
+/* With several groups of layers a tail is not copied, and a running state is known at few places: where a pinned
+ * prefix reaches further than what was found, whole, go on from it like a fork. Best effort. */
+static void adopt_pinned(plp_session *s, const int32_t *tokens, uint32_t n)
+{
+    plp_engine *e = s->engine;
+    const plp_session *best = NULL;
+    plp_table copy[PLP_MAX_GROUPS];
+    uint32_t g = 0;
+
+    for (const plp_session *p = e->sessions; p; p = p->after)
+        if (p->pinned && p->n_computed < n && p->n_computed > (best ? best->n_computed : s->table[0].n_tokens) &&
+            !memcmp(p->tokens, tokens, p->n_computed * sizeof *tokens))
+            best = p;
+    if (!best || e->model->n_groups == 1)
+        return;
+    while (g < e->model->n_groups && plp_table_fork(&copy[g], &best->table[g], e->pool, NULL) == PLP_OK)
+        g++;
+    const bool whole = g == e->model->n_groups;
+    while (g--) {
+        plp_table_clear(whole ? &s->table[g] : &copy[g], e->pool);
+        if (whole)
+            s->table[g] = copy[g];
+    }
+    if (whole)
+        s->n_published = best->n_published;
+}
+
 /* Own blocks may end in the middle of one of which the index knows more: then go back to its start. */
 static void reuse(plp_session *s, const int32_t *tokens, uint32_t n)
 {
@@ -244,6 +284,7 @@ static void reuse(plp_session *s, const int32_t *tokens, uint32_t n)
     }
     adopt_blocks(s, tokens, n);
     copy_head(s, tokens, n);
+    adopt_pinned(s, tokens, n);
     if (better != PLP_NO_BLOCK)
         plp_pool_drop(e->pool, better);
     s->n_computed = t->n_tokens;

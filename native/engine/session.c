@@ -42,7 +42,7 @@ plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err)
         e->sessions->before = s;
     e->sessions = s;
     for (uint32_t g = 0; g < e->model->n_groups; g++)
-        plp_table_init(&s->table[g], e->options.block_len, plp_open_class(e, g));
+        plp_table_init(&s->table[g], plp_group_len(e, g), plp_open_class(e, g));
     *out = s;
     return PLP_OK;
 }
@@ -196,7 +196,6 @@ static uint32_t resumable(const plp_engine *e, const plp_session *s, uint32_t st
 void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
 {
     const plp_engine *e = s->engine;
-    const uint32_t len = e->options.block_len;
     uint32_t stored = n < s->n_computed ? n : s->n_computed;
 
     if (n == s->n_tokens && s->n_computed == n && !want_logits)
@@ -206,9 +205,11 @@ void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
         stored = n - 1;
     /* A block that is not f16 any more cannot be continued: its head is stored again. Of a running state the
      * block knows its end only. */
-    for (uint32_t g = 0; stored % len && stored < s->n_computed && g < e->model->n_groups; g++) {
+    for (uint32_t g = 0; stored < s->n_computed && g < e->model->n_groups; g++) {
         const plp_table *t = &s->table[g];
-        const uint32_t i = stored / len;
+        const uint32_t len = t->block_len, i = stored / len;
+        if (stored % len == 0)
+            continue;
         if (e->model->group[g].state_bytes || (i >= t->first && plp_pool_class(e->pool, t->blocks[i]) != t->open_class))
             stored -= stored % len;
     }
@@ -217,8 +218,8 @@ void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
         for (uint32_t g = 0; g < e->model->n_groups; g++)
             plp_table_rewind(&s->table[g], e->pool, stored);
         s->n_computed = stored;
-        if (s->n_published > stored / len)
-            s->n_published = stored / len;
+        if (s->n_published > stored / e->options.block_len)
+            s->n_published = stored / e->options.block_len;
         s->has_logits = false;
     }
     if (n < s->n_tokens)

@@ -32,11 +32,11 @@ static bool make_addresses(plp_session *s, uint32_t n_groups, uint32_t n_blocks)
     return true;
 }
 
-/* Blocks that this step completes, when sealed blocks are another class than open ones. */
-static uint32_t n_sealing(const plp_engine *e, const plp_session *s, uint32_t n)
+/* Blocks of a group that this step completes, where sealed blocks are another class than open ones. */
+static uint32_t n_sealing(const plp_engine *e, const plp_session *s, uint32_t g, uint32_t n)
 {
-    const uint32_t len = e->options.block_len;
-    return e->options.kv_format == PLP_KV_F16 ? 0 : (s->n_computed + n) / len - s->n_computed / len;
+    const uint32_t len = plp_group_len(e, g);
+    return plp_sealed_class(e, g) == plp_open_class(e, g) ? 0 : (s->n_computed + n) / len - s->n_computed / len;
 }
 
 /* The baseline of a reservation that is committed at once: touch every page of it. */
@@ -64,18 +64,18 @@ static uint32_t reach(const plp_engine *e, const plp_request *r)
 static plp_status reserve_once(plp_engine *e, plp_request *r)
 {
     plp_session *s = r->session;
-    const uint32_t len = e->options.block_len, first = s->n_computed / len, end = (s->n_computed + r->n_tok + len - 1) / len;
-    const uint32_t sealing = n_sealing(e, s, r->n_tok);
+    const uint32_t most = (s->n_computed + r->n_tok + e->options.block_len - 1) / e->options.block_len;
     uint32_t g = 0, taken = 0;
     plp_status status = PLP_OK;
     plp_copy copy;
 
     if (!s->logits && !(s->logits = plp_alloc(PLP_MEM_SESSION, e->model->n_vocab, sizeof *s->logits)))
         return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for logits");
-    if (!make_addresses(s, e->model->n_groups, end))
-        return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", end);
+    if (!make_addresses(s, e->model->n_groups, most))
+        return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", most);
     for (; g < e->model->n_groups; g++, taken++) {
         plp_table *t = &s->table[g];
+        const uint32_t sealing = n_sealing(e, s, g, r->n_tok);
         if ((status = plp_table_reserve(t, e->pool, reach(e, r), &copy, &r->error)) < 0)
             break;
         if (copy.to != PLP_NO_BLOCK) {
@@ -90,7 +90,7 @@ static plp_status reserve_once(plp_engine *e, plp_request *r)
     if (status < 0) {
         for (uint32_t i = 0; i < e->model->n_groups; i++) {
             plp_table_rewind(&s->table[i], e->pool, s->n_computed);
-            for (uint32_t k = 0; i < taken && k < sealing; k++)
+            for (uint32_t k = 0; i < taken && k < n_sealing(e, s, i, r->n_tok); k++)
                 plp_pool_drop(e->pool, r->sealed[i][k]);
         }
         return status;
@@ -99,6 +99,8 @@ static plp_status reserve_once(plp_engine *e, plp_request *r)
         commit_pages(e, s);
     for (g = 0; g < e->model->n_groups; g++) {
         const plp_table *t = &s->table[g];
+        const uint32_t first = s->n_computed / t->block_len, end = (s->n_computed + r->n_tok + t->block_len - 1) / t->block_len;
+        const uint32_t sealing = n_sealing(e, s, g, r->n_tok);
         for (uint32_t i = 0; i < end; i++) {
             const bool here = i >= first, done = i < first + sealing;
             s->sealed[g][i] = t->blocks[i] == PLP_NO_BLOCK ? NULL : plp_pool_data(e->pool, t->blocks[i]);
@@ -129,27 +131,35 @@ static plp_status reserve(plp_engine *e, plp_request *r)
     return status;
 }
 
+/* Positions before this one are no more needed with n tokens stored: a window is kept, and what a short rewind
+ * goes on from, which for a running state is the end of the block before. */
+static uint32_t kept_from(const plp_engine *e, uint32_t group, uint32_t n)
+{
+    const plp_group *g = &e->model->group[group];
+    uint32_t from = n > PLP_WINDOW_SLACK ? n - PLP_WINDOW_SLACK : 0;
+    if (g->state_bytes)
+        from -= from % g->block_len;
+    return g->window && from > g->window ? from - g->window : 0;
+}
+
 static void commit(plp_engine *e, plp_request *r)
 {
     plp_session *s = r->session;
-    const uint32_t first = s->n_computed / e->options.block_len, sealing = n_sealing(e, s, r->n_tok);
 
     for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        const uint32_t first = s->n_computed / plp_group_len(e, g), sealing = n_sealing(e, s, g, r->n_tok);
         plp_table_advance(&s->table[g], r->n_tok);
         for (uint32_t i = 0; i < sealing; i++)
             plp_table_replace(&s->table[g], e->pool, first + i, r->sealed[g][i]);
     }
+    e->counters.blocks_sealed += n_sealing(e, s, 0, r->n_tok);
     s->n_computed += r->n_tok;
     e->counters.tokens_computed += r->n_tok;
-    e->counters.blocks_sealed += sealing;
     s->last_used = e->counters.steps;
     s->has_logits = s->n_computed == s->n_tokens;
     plp_session_publish(s);
-    for (uint32_t g = 0; g < e->model->n_groups; g++) {
-        const uint32_t keep = e->model->group[g].window + PLP_WINDOW_SLACK;
-        if (e->model->group[g].window && s->n_computed > keep)
-            plp_table_drop_before(&s->table[g], e->pool, s->n_computed - keep);
-    }
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        plp_table_drop_before(&s->table[g], e->pool, kept_from(e, g, s->n_computed));
 }
 
 /* ---- a batch ---- */
@@ -222,7 +232,7 @@ static void refuse_all(plp_engine *e, uint32_t n, plp_status status, const plp_e
         plp_session *s = e->batch[i]->session;
         for (uint32_t g = 0; g < e->model->n_groups; g++) {
             plp_table_rewind(&s->table[g], e->pool, s->n_computed);
-            for (uint32_t k = 0; k < n_sealing(e, s, e->batch[i]->n_tok); k++)
+            for (uint32_t k = 0; k < n_sealing(e, s, g, e->batch[i]->n_tok); k++)
                 plp_pool_drop(e->pool, e->batch[i]->sealed[g][k]);
         }
         e->batch[i]->error = *error;

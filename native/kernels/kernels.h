@@ -58,7 +58,7 @@ typedef struct plp_attn {
 typedef struct plp_seen { const uint32_t *lo, *hi; } plp_seen;
 
 enum plp_rope_kind { PLP_ROPE_NORM, PLP_ROPE_NEOX };        /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
-enum plp_act       { PLP_ACT_SILU, PLP_ACT_GELU, PLP_ACT_GELU_ERF, PLP_ACT_RELU,     /* of the kernel glu */
+enum plp_act       { PLP_ACT_SILU, PLP_ACT_GELU, PLP_ACT_GELU_ERF, PLP_ACT_RELU, PLP_ACT_SIGMOID,    /* of the kernel glu */
                      PLP_ACT_SILU_LIMITED };                                        /* glu_limited */
 
 /* Raised whenever THE CONTRACT changes bits: stored KV of another version is not used. */

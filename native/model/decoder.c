@@ -6,7 +6,7 @@
  *               x += residual_scale * post(Wdown (act(Wgate n) * Wup n)),                            n = pre(x)
  *   logits = Wout norm(x)
  *
- * A layer with a short convolution has that in attention's place.
+ * A layer with a running state has that in attention's place (recurrent.c).
  * pre, post, the norms of q and k, biases, positions: each is there if the layer has it. A step of a
  * plain model costs nothing for what others have.
  */
@@ -20,8 +20,7 @@ void plp_model_norm(plp_model *m, float *y, const float *x, const plp_weight *w,
         PLP_OPS(rmsnorm, y, x, n, w->data, n_rows, n, m->eps);
 }
 
-/* The step's input: x, or its norm in xn. */
-static const float *pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n)
+const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n)
 {
     if (!w->data)
         return m->x;
@@ -65,10 +64,15 @@ static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
                               .head_dim = m->head_dim, .block_len = m->block_len, .kv_format = m->kv_format,
                               .window = m->group[y->group].window, .scale = m->attn_scale, .softcap = m->attn_softcap,
                               .sinks = y->sinks.data };
+    const bool gated = m->arch->gated_attention;
 
-    const float *in = pre_norm(m, &y->attn_norm, &y->attn_norm_b, n);
-    PLP_OPS(linear, (plp_product[]){ { &y->wq, y->bq.data, m->q, nq }, { &y->wk, y->bk.data, m->k, nkv },
+    const float *in = plp_model_pre_norm(m, &y->attn_norm, &y->attn_norm_b, n);
+    PLP_OPS(linear, (plp_product[]){ { &y->wq, y->bq.data, gated ? m->qg : m->q, y->wq.rows }, { &y->wk, y->bk.data, m->k, nkv },
                                      { &y->wv, y->bv.data, m->v, nkv } }, 3, in, d, n);
+    if (gated) {
+        PLP_OPS(gather, m->q, m->qg, m->head_dim, m->every_other, n * m->n_heads);
+        PLP_OPS(gather, m->qgate, m->qg, m->head_dim, m->every_other + m->max_tokens * m->n_heads, n * m->n_heads);
+    }
     if (m->arch->qk_norm) {
         head_norm(m, m->q, &y->q_norm, m->n_heads, n);
         head_norm(m, m->k, &y->k_norm, m->n_kv_heads, n);
@@ -80,25 +84,15 @@ static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
     }
     PLP_OPS(kv_store, &a, batch, m->k, m->v, nkv);
     PLP_OPS(attention, &a, batch, m->q, nq, m->attn, nq);
+    if (gated)
+        PLP_OPS(glu, m->attn, m->qgate, m->attn, nq, n, nq, PLP_ACT_SIGMOID);
     project_to_residual(m, &y->wo, &y->bo, &y->attn_post_norm, m->attn, n);
-}
-
-/* x += Wout (c * convolution(b * u)), with b, c, u the thirds of Win n */
-static void short_convolution(plp_model *m, const plp_layer *y, const plp_batch *batch)
-{
-    const uint32_t n = batch->n_tok, d = m->n_embd;
-    const plp_state s = { .group = y->group, .layer = y->index, .block_len = m->block_len, .bytes = m->group[y->group].state_bytes };
-
-    const float *in = pre_norm(m, &y->attn_norm, &y->attn_norm_b, n);
-    PLP_OPS(linear, &(plp_product){ &y->conv_in, NULL, m->bcu, 3 * d }, 1, in, d, n);
-    PLP_OPS(short_conv, &s, batch, m->bcu, &y->conv, m->y);
-    PLP_OPS(linear, &(plp_product){ &y->conv_out, NULL, m->x, d, .add = true }, 1, m->y, d, n);
 }
 
 static void feed_forward(plp_model *m, const plp_layer *y, uint32_t n)
 {
     const uint32_t d = m->n_embd, ff = m->n_ff;
-    const float *in = pre_norm(m, &y->ffn_norm, &y->ffn_norm_b, n);
+    const float *in = plp_model_pre_norm(m, &y->ffn_norm, &y->ffn_norm_b, n);
 
     if (y->experts) {
         plp_experts_run(m, y, in, m->y, n);
@@ -126,10 +120,10 @@ void plp_forward_decoder(plp_model *m, const plp_batch *batch)
     }
     PLP_OPS(embed, &m->embed, batch->ids, n, m->embed_scale, m->x);
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        if (m->layers[i].conv.data)
-            short_convolution(m, &m->layers[i], batch);
-        else
+        if (m->layers[i].attends)
             attention(m, &m->layers[i], batch);
+        else
+            plp_recurrent_run(m, &m->layers[i], batch);
         feed_forward(m, &m->layers[i], n);
     }
     plp_model_logits(m, batch);

@@ -7,6 +7,7 @@
  * weights.c    tensors by name, every shape and type checked, none left over
  * rope.c       frequencies with linear, YaRN, LongRoPE and Llama-3 scaling, and cos/sin tables of a batch
  * decoder.c    the decoder family in reading order
+ * recurrent.c  what layers with a running state have in attention's place
  * experts.c    the feed-forward of a mixture of experts
  * logits.c     from hidden states to logits
  *
@@ -53,6 +54,8 @@ typedef struct plp_arch {
     const char *ffn_norm_name;              /* where it is not ffn_norm */
     const char *final_norm_name;            /* where it is not output_norm */
     bool        short_conv;                 /* layers without KV heads convolve over a few tokens instead of attending */
+    bool        delta_net;                  /* most layers are gated delta nets, every full_attention_interval-th attends */
+    bool        gated_attention;            /* wq's rows are, head by head, a query and a gate for what is attended */
 } plp_arch;
 
 /* ---- a model ---- */
@@ -79,7 +82,7 @@ typedef struct plp_rope_spec {
  * of one token: what a session goes on from is in the block of its last token. */
 typedef struct plp_group {
     uint32_t window;                        /* 0: everything */
-    uint32_t n_layers;
+    uint32_t n_layers, block_len;           /* block_len: the model's; of large states a multiple of it */
     size_t   state_bytes;                   /* of a layer. Not 0: blocks hold a running state, not keys and values (backend.h) */
 } plp_group;
 
@@ -91,6 +94,7 @@ typedef struct plp_layer {
     plp_weight attn_norm, attn_norm_b, attn_post_norm, wq, wk, wv, wo, bq, bk, bv, bo, q_norm, k_norm, sinks;
     plp_weight ffn_norm, ffn_norm_b, ffn_post_norm, w_gate, w_up, w_down, b_gate, b_up, b_down;
     plp_weight conv, conv_in, conv_out;     /* a short convolution: these instead of wq, wk, wv, wo */
+    plp_weight z, alpha, beta, a, dt, delta_norm;       /* a gated delta net: these, too; conv_in makes q, k and v */
     plp_weight router, router_b;            /* a mixture of experts: these instead of w_gate, w_up, w_down */
     const float *choice_bias;               /* [n_experts], in the file: added to scores for choosing only; or NULL */
     plp_expert *experts;                    /* [n_experts] */
@@ -109,8 +113,10 @@ struct plp_model {
 
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, context_train;
     uint32_t n_experts, n_chosen, n_ff_expert, n_ff_shared;     /* n_experts 0: dense */
+    uint32_t n_drafting;                    /* layers of the file after the last one: they predict further tokens and are not run */
     bool     route_all, route_sigmoid;
-    uint32_t conv_len;                      /* tokens that a short convolution sees, itself included; 0: there is none */
+    uint32_t conv_len, conv_width;          /* tokens that a short convolution sees, itself included (0: there is none); channels */
+    plp_delta delta;                        /* its heads; n_v_heads 0: there are no gated delta nets */
     uint32_t block_len;                     /* of the KV blocks it will see */
     int32_t  kv_format;
     float    eps, attn_scale, attn_softcap;                     /* a cap of 0: none */
@@ -127,7 +133,10 @@ struct plp_model {
     /* Work space for max_tokens, in backend memory; what the host reads or writes in plain memory. */
     uint32_t max_tokens;
     float   *x, *xn, *q, *k, *v, *attn, *gate, *up, *y, *logits;
-    float   *bcu;                           /* [max_tokens][3 * n_embd] if there are short convolutions */
+    float   *mixed, *convolved;             /* [max_tokens]: a short convolution's input; its result, where that is not of n_embd */
+    float   *z, *alpha, *beta;              /* [max_tokens]: a gated delta net's output gate, and two numbers a head */
+    float   *qg, *qgate;                    /* [max_tokens][2 * n_heads * head_dim], half of it: gated attention */
+    int32_t *every_other;                   /* [2][max_tokens * n_heads]: even rows, odd rows */
     float   *cs[2];                         /* by rope */
     float   *cs_host;
     float   *route, *expert_x, *expert_y;   /* [max_tokens][n_experts], [max_tokens][n_embd] twice */
@@ -166,6 +175,11 @@ plp_status plp_experts_open(plp_model *m, plp_error *err);      /* work space of
 void       plp_experts_close(plp_model *m);
 /* y = the layer's mixture for x, both [n][n_embd] in backend memory */
 void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, float *out, uint32_t n);
+
+/* The layer's step in attention's place, for a layer that does not attend. */
+void       plp_recurrent_run(plp_model *m, const plp_layer *y, const plp_batch *batch);
+/* The step's input: x, or its norm by w in xn. */
+const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n);
 
 /* Final norm and output matrix for the rows whose logits are wanted. */
 void       plp_model_logits(plp_model *m, const plp_batch *batch);

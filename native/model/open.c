@@ -21,7 +21,7 @@ static void supported(char *out, size_t n)
 
 static plp_status find_arch(plp_model *m, plp_error *err)
 {
-    char list[400];
+    char list[600];
     const plp_status s = plp_meta_str(m->file, "general.architecture", "", m->architecture, sizeof m->architecture, err);
     if (s < 0)
         return s;
@@ -52,13 +52,16 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
 {
     const plp_ops *ops = m->backend->ops;
     const size_t n = m->max_tokens, nq = (size_t)m->n_heads * m->head_dim, nkv = (size_t)m->n_kv_heads * m->head_dim;
+    const size_t values = (size_t)m->delta.n_v_heads * m->delta.head_dim;      /* of a gated delta net */
     size_t ff = m->n_ff > m->n_ff_expert ? m->n_ff : m->n_ff_expert;
     if (ff < m->n_ff_shared)
         ff = m->n_ff_shared;
     const struct { float **p; size_t width; } rooms[] = {
         { &m->x, m->n_embd }, { &m->xn, m->n_embd }, { &m->y, m->n_embd }, { &m->q, nq }, { &m->k, nkv }, { &m->v, nkv },
-        { &m->attn, nq }, { &m->gate, ff }, { &m->up, ff }, { &m->cs[0], m->rope[0].n_rot }, { &m->cs[1], m->rope[1].n_rot },
-        { &m->bcu, m->conv_len ? 3 * (size_t)m->n_embd : 0 },
+        { &m->attn, nq > values ? nq : values }, { &m->gate, ff }, { &m->up, ff }, { &m->cs[0], m->rope[0].n_rot }, { &m->cs[1], m->rope[1].n_rot },
+        { &m->mixed, values ? m->conv_width : m->conv_len ? 3 * (size_t)m->n_embd : 0 }, { &m->convolved, values ? m->conv_width : 0 },
+        { &m->z, values }, { &m->alpha, m->delta.n_v_heads }, { &m->beta, m->delta.n_v_heads },
+        { &m->qg, m->arch->gated_attention ? 2 * nq : 0 }, { &m->qgate, m->arch->gated_attention ? nq : 0 },
     };
     const uint32_t widest = m->rope[0].n_rot > m->rope[1].n_rot ? m->rope[0].n_rot : m->rope[1].n_rot;
     plp_status s;
@@ -70,7 +73,14 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
         return s;
     if (!(m->cs_host = plp_alloc(PLP_MEM_SCRATCH, n * widest, sizeof(float))))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu positions", n);
-    if ((m->n_experts && !ops->scatter_add) || (m->conv_len && !ops->short_conv))
+    if (m->arch->gated_attention) {
+        const size_t rows = n * m->n_heads;
+        if (!(m->every_other = plp_alloc(PLP_MEM_SCRATCH, 2 * rows, sizeof *m->every_other)))
+            return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu rows", rows);
+        for (size_t i = 0; i < 2 * rows; i++)
+            m->every_other[i] = (int32_t)(i < rows ? 2 * i : 2 * (i - rows) + 1);
+    }
+    if ((m->n_experts && !ops->scatter_add) || (m->conv_len && !ops->short_conv) || (m->delta.n_v_heads && !ops->delta_rule))
         return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
     if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
         return s;
@@ -112,6 +122,7 @@ void plp_model_close(plp_model *m)
     plp_experts_close(m);
     plp_free(m->layers);
     plp_free(m->cs_host);
+    plp_free(m->every_other);
     plp_free(m);
 }
 

@@ -12,7 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_LEN = 128, MAX_HEAD_DIM = 256, MAX_CONV = 8 };
+enum { KEY_LEN = 128, MAX_HEAD_DIM = 256, MAX_CONV = 8, MAX_DELTA_HEADS = 1024 };
+
+/* Of a block's states in all layers: what a model may ask for, and, a token, what makes its blocks longer. */
+#define MOST_STATE_BYTES   ((size_t)1 << 30)
+#define STATE_BYTES_A_TOKEN 16384u
+#define MOST_STATE_LEN      256u
 
 static const char *key_of(const plp_model *m, char *out, const char *rest)
 {
@@ -62,21 +67,22 @@ static plp_status number(const plp_model *m, const char *rest, float fallback, f
 static plp_status read_kv_heads(plp_model *m, plp_error *err)
 {
     char key[KEY_LEN];
+    const bool recurrent = m->arch->short_conv || m->arch->delta_net;
     const int64_t at = plp_file_find(m->file, key_of(m, key, "attention.head_count_kv"));
     plp_meta meta;
     plp_status s;
 
     if (at < 0 || (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0 || meta.type != PLP_META_ARRAY)
         return count(m, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads, err);
-    if (meta.n != m->n_layers)
-        return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, m->n_layers);
+    if (meta.n != m->n_layers + m->n_drafting)
+        return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, m->n_layers + m->n_drafting);
     for (uint32_t i = 0; i < m->n_layers; i++) {
         int64_t n;
         if ((s = plp_file_i64(m->file, (uint64_t)at, i, &n, err)) < 0)
             return s;
-        if (n < (m->arch->short_conv ? 0 : 1) || n > 1024 || (n && m->n_kv_heads && n != m->n_kv_heads))
+        if (n < (recurrent ? 0 : 1) || n > 1024 || (n && m->n_kv_heads && n != m->n_kv_heads))
             return plp_fail(err, PLP_E_UNSUPPORTED, "%s: layer %u has %lld; layers with the same number of KV heads%s are run", key, i,
-                            (long long)n, m->arch->short_conv ? ", or none," : "");
+                            (long long)n, recurrent ? ", or none," : "");
         m->layers[i].attends = n != 0;
         if (n)
             m->n_kv_heads = (uint32_t)n;
@@ -86,12 +92,42 @@ static plp_status read_kv_heads(plp_model *m, plp_error *err)
     return PLP_OK;
 }
 
+/* A gated delta net's heads, and which layers attend. */
+static plp_status read_delta(plp_model *m, plp_error *err)
+{
+    plp_delta *d = &m->delta;
+    uint32_t every, n_values;
+    char key[KEY_LEN];
+    plp_status s;
+
+    if ((s = count(m, "ssm.conv_kernel", 0, MAX_CONV, &m->conv_len, err)) < 0 ||
+        (s = count(m, "ssm.state_size", 0, MAX_HEAD_DIM, &d->head_dim, err)) < 0 ||
+        (s = count(m, "ssm.group_count", 0, MAX_DELTA_HEADS, &d->n_k_heads, err)) < 0 ||
+        (s = count(m, "ssm.time_step_rank", 0, MAX_DELTA_HEADS, &d->n_v_heads, err)) < 0 ||
+        (s = count(m, "ssm.inner_size", 0, MAX_DELTA_HEADS * MAX_HEAD_DIM, &n_values, err)) < 0 ||
+        (s = count(m, "full_attention_interval", 4, PLP_MAX_LAYERS, &every, err)) < 0)
+        return s;
+    if (d->head_dim % 16)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; multiples of 16 up to %d are run", key_of(m, key, "ssm.state_size"), d->head_dim, MAX_HEAD_DIM);
+    if (d->n_v_heads % d->n_k_heads)
+        return plp_fail(err, PLP_E_FILE, "%s is %u: that many value heads do not share %u key heads evenly",
+                        key_of(m, key, "ssm.time_step_rank"), d->n_v_heads, d->n_k_heads);
+    if (n_values != d->n_v_heads * d->head_dim)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; %u value heads as wide as keys, %u, are run", key_of(m, key, "ssm.inner_size"),
+                        n_values, d->n_v_heads, d->head_dim);
+    m->conv_width = (2 * d->n_k_heads + d->n_v_heads) * d->head_dim;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->layers[i].attends &= (i + 1) % every == 0;
+    return PLP_OK;
+}
+
 static plp_status read_counts(plp_model *m, plp_error *err)
 {
     uint32_t value_dim;
     plp_status s;
 
     if ((s = count(m, "block_count", 0, PLP_MAX_LAYERS, &m->n_layers, err)) < 0 ||
+        (s = maybe(m, "nextn_predict_layers", m->n_layers - 1, &m->n_drafting, err)) < 0 ||
         (s = count(m, "embedding_length", 0, 1u << 17, &m->n_embd, err)) < 0 ||
         (s = count(m, "attention.head_count", 0, 1024, &m->n_heads, err)) < 0 ||
         (s = count(m, "context_length", 0, 1u << 30, &m->context_train, err)) < 0 ||
@@ -99,13 +135,17 @@ static plp_status read_counts(plp_model *m, plp_error *err)
         (s = count(m, "attention.value_length", m->head_dim, MAX_HEAD_DIM, &value_dim, err)) < 0 ||
         (s = number(m, m->arch->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f, &m->eps, err)) < 0)
         return s;
+    m->n_layers -= m->n_drafting;
     if (!(m->layers = plp_zalloc(PLP_MEM_MODEL, m->n_layers, sizeof *m->layers)))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %u layers", m->n_layers);
     for (uint32_t i = 0; i < m->n_layers; i++)
         m->layers[i].attends = true;
     if ((s = read_kv_heads(m, err)) < 0 ||
+        (m->arch->delta_net && (s = read_delta(m, err)) < 0) ||
         (m->arch->short_conv && (s = count(m, "shortconv.l_cache", 0, MAX_CONV, &m->conv_len, err)) < 0))
         return s;
+    if (m->arch->short_conv)
+        m->conv_width = m->n_embd;
     if (m->n_heads % m->n_kv_heads)
         return plp_fail(err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, m->n_kv_heads);
     if (value_dim != m->head_dim)
@@ -205,16 +245,29 @@ static plp_status read_windows(plp_model *m, uint32_t window, bool *windowed, pl
     return PLP_OK;
 }
 
-/* Layers with a running state: a group whose blocks hold it. */
-static void assign_states(plp_model *m)
+/* Layers with a running state: a group whose blocks hold it. Each block costs as much as another, however many
+ * tokens it stands for, so those of large states stand for more: less is kept, and more computed again after
+ * a rewind. */
+static plp_status assign_states(plp_model *m, plp_error *err)
 {
-    bool any = false;
+    const plp_delta *d = &m->delta;
+    const size_t bytes = ((size_t)(m->conv_len - 1) * m->conv_width + (size_t)d->n_v_heads * d->head_dim * d->head_dim) * sizeof(float);
+    uint32_t n = 0, len = m->block_len;
+
     for (uint32_t i = 0; i < m->n_layers; i++)
-        any |= !m->layers[i].attends;
-    if (!any)
-        return;
+        n += !m->layers[i].attends;
+    if (!n)
+        return PLP_OK;
+    if (n == m->n_layers)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "no layer attends; models with at least one that does are run");
+    if (bytes > MOST_STATE_BYTES / n)
+        return plp_fail(err, PLP_E_FILE, "%s: the running state of %u layers is %zu bytes each; %zu in all are possible", m->architecture,
+                        n, bytes, MOST_STATE_BYTES);
+    while (len < MOST_STATE_LEN && n * bytes / len > STATE_BYTES_A_TOKEN)
+        len *= 2;
     m->n_groups = 2;
-    m->group[1] = (plp_group){ .window = 1, .state_bytes = (size_t)(m->conv_len - 1) * m->n_embd * sizeof(float) };
+    m->group[1] = (plp_group){ .window = 1, .block_len = len, .state_bytes = bytes };
+    return PLP_OK;
 }
 
 plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
@@ -224,7 +277,7 @@ plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
     uint32_t window = 0, n_windowed = 0;
     plp_status s;
 
-    if (!a->short_conv && (s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
+    if (!m->conv_len && (s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
         return s;
     if (window == 0)
         window = a->window;
@@ -235,7 +288,10 @@ plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
     m->n_groups = n_windowed && n_windowed < m->n_layers ? 2 : 1;
     m->group[m->n_groups - 1].window = n_windowed ? window : 0;
     m->n_ropes = a->local_rope && n_windowed ? 2 : 1;
-    assign_states(m);
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        m->group[g].block_len = m->block_len;
+    if ((s = assign_states(m, err)) < 0)
+        return s;
     for (uint32_t i = 0; i < m->n_layers; i++) {
         plp_layer *y = &m->layers[i];
         const bool no_rope = (a->no_rope_every && (i + 1) % a->no_rope_every == 0) || (a->no_rope_full && window && !windowed[i]);

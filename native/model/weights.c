@@ -127,7 +127,7 @@ static plp_status bind_qkv(binder *b, plp_layer *y)
 {
     const plp_model *m = b->m;
     const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
-    const uint32_t rows[] = { nq, nkv, nkv };
+    const uint32_t nqg = m->arch->gated_attention ? 2 * nq : nq, rows[] = { nqg, nkv, nkv };
     plp_status s;
 
     if (present(b, "blk.%u.attn_qkv.weight")) {
@@ -135,30 +135,57 @@ static plp_status bind_qkv(binder *b, plp_layer *y)
             return s;
         return bind_parts(b, (plp_weight *[]){ &y->bq, &y->bk, &y->bv }, rows, 3, MAY, 0, "blk.%u.attn_qkv.bias");
     }
-    if ((s = bind(b, &y->wq, MUST, nq, d, "blk.%u.attn_q.weight")) < 0 ||
+    if ((s = bind(b, &y->wq, MUST, nqg, d, "blk.%u.attn_q.weight")) < 0 ||
         (s = bind(b, &y->wk, MUST, nkv, d, "blk.%u.attn_k.weight")) < 0 ||
         (s = bind(b, &y->wv, MUST, nkv, d, "blk.%u.attn_v.weight")) < 0 ||
-        (s = bind(b, &y->bq, MAY, 0, nq, "blk.%u.attn_q.bias")) < 0 ||
+        (s = bind(b, &y->bq, MAY, 0, nqg, "blk.%u.attn_q.bias")) < 0 ||
         (s = bind(b, &y->bk, MAY, 0, nkv, "blk.%u.attn_k.bias")) < 0)
         return s;
     return bind(b, &y->bv, MAY, 0, nkv, "blk.%u.attn_v.bias");
 }
 
-/* What is in attention's place in a layer without KV heads. */
+/* ---- what is in attention's place in a layer with a running state ---- */
+
+static plp_status bind_conv(binder *b, plp_layer *y, const char *format)
+{
+    char name[96];
+    const plp_status s = bind(b, &y->conv, MUST, b->m->conv_width, b->m->conv_len, format);
+
+    if (s == PLP_OK && y->conv.type != PLP_TYPE_F32)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s is of type %s; F32 is run", name_of(b, name, sizeof name, format),
+                        plp_type_name(y->conv.type));
+    return s;
+}
+
 static plp_status bind_short_conv(binder *b, plp_layer *y)
 {
     const uint32_t d = b->m->n_embd;
     plp_status s;
 
     if ((s = bind(b, &y->attn_norm, MUST, 0, d, "blk.%u.attn_norm.weight")) < 0 ||
-        (s = bind(b, &y->conv, MUST, d, b->m->conv_len, "blk.%u.shortconv.conv.weight")) < 0 ||
-        (s = bind(b, &y->conv_in, MUST, 3 * d, d, "blk.%u.shortconv.in_proj.weight")) < 0 ||
-        (s = bind(b, &y->conv_out, MUST, d, d, "blk.%u.shortconv.out_proj.weight")) < 0)
+        (s = bind_conv(b, y, "blk.%u.shortconv.conv.weight")) < 0 ||
+        (s = bind(b, &y->conv_in, MUST, 3 * d, d, "blk.%u.shortconv.in_proj.weight")) < 0)
         return s;
-    if (y->conv.type != PLP_TYPE_F32)
-        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor blk.%u.shortconv.conv.weight is of type %s; F32 is run", b->layer,
-                        plp_type_name(y->conv.type));
-    return PLP_OK;
+    return bind(b, &y->conv_out, MUST, d, d, "blk.%u.shortconv.out_proj.weight");
+}
+
+static plp_status bind_delta_net(binder *b, plp_layer *y)
+{
+    const plp_model *m = b->m;
+    const uint32_t d = m->n_embd, heads = m->delta.n_v_heads, values = heads * m->delta.head_dim;
+    plp_status s;
+
+    if ((s = bind(b, &y->attn_norm, MUST, 0, d, "blk.%u.attn_norm.weight")) < 0 ||
+        (s = bind(b, &y->conv_in, MUST, m->conv_width, d, "blk.%u.attn_qkv.weight")) < 0 ||
+        (s = bind(b, &y->z, MUST, values, d, "blk.%u.attn_gate.weight")) < 0 ||
+        (s = bind_conv(b, y, "blk.%u.ssm_conv1d.weight")) < 0 ||
+        (s = bind(b, &y->alpha, MUST, heads, d, "blk.%u.ssm_alpha.weight")) < 0 ||
+        (s = bind(b, &y->beta, MUST, heads, d, "blk.%u.ssm_beta.weight")) < 0 ||
+        (s = bind(b, &y->a, MUST, 0, heads, "blk.%u.ssm_a")) < 0 ||
+        (s = bind(b, &y->dt, MUST, 0, heads, "blk.%u.ssm_dt.bias")) < 0 ||
+        (s = bind(b, &y->delta_norm, MUST, 0, m->delta.head_dim, "blk.%u.ssm_norm.weight")) < 0)
+        return s;
+    return bind(b, &y->conv_out, MUST, d, values, "blk.%u.ssm_out.weight");
 }
 
 static plp_status bind_attention(binder *b, plp_layer *y)
@@ -326,9 +353,12 @@ static int by_address(const void *a, const void *b)
     return p < q ? -1 : p > q;
 }
 
-/* rope.c reads the first three; old files store the frequencies that it computes. */
-static bool is_known(const char *name)
+/* rope.c reads the first three; old files store the frequencies that it computes; layers after the last one
+ * draft further tokens. */
+static bool is_known(const plp_model *m, const char *name)
 {
+    if (!strncmp(name, "blk.", 4) && strtoul(name + 4, NULL, 10) >= m->n_layers)
+        return m->n_drafting > 0;
     return !strcmp(name, "rope_freqs.weight") || !strcmp(name, "rope_factors_long.weight") ||
            !strcmp(name, "rope_factors_short.weight") || strstr(name, ".attn_rot_embd");
 }
@@ -342,7 +372,7 @@ static plp_status none_left(binder *b)
     for (uint64_t i = 0; i < b->n_tensors; i++) {
         if ((s = plp_file_tensor(b->m->file, i, &info, b->err)) < 0)
             return s;
-        if (!is_known(info.name) && !bsearch(&info.name, b->used, b->n_used, sizeof *b->used, by_address))
+        if (!is_known(b->m, info.name) && !bsearch(&info.name, b->used, b->n_used, sizeof *b->used, by_address))
             return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor %s has no place in a %s model as it is run here; without it the "
                             "results would be wrong", info.name, b->m->architecture);
     }
@@ -385,7 +415,7 @@ plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
     s = bind_vocabulary(&b);
     for (; s >= 0 && b.layer < m->n_layers; b.layer++) {
         plp_layer *y = &m->layers[b.layer];
-        s = m->group[y->group].state_bytes ? bind_short_conv(&b, y) : bind_attention(&b, y);
+        s = y->attends ? bind_attention(&b, y) : m->arch->delta_net ? bind_delta_net(&b, y) : bind_short_conv(&b, y);
         if (s >= 0)
             s = bind_feed_forward(&b, y);
     }

@@ -28,7 +28,7 @@ POSITIONS = range(2, 48, 3)
 TOP = 64
 # Names that newer versions of transformers gave to what the checkpoints, and so gguf-py's map, call otherwise.
 RENAMES = {"block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight", "self_attn.sinks": "self_attn.sinks.weight",
-           "feed_forward.expert_bias": "feed_forward.expert_bias.bias"}
+           "feed_forward.expert_bias": "feed_forward.expert_bias.bias", "linear_attn.dt_bias": "linear_attn.dt_proj.bias"}
 RENAMED = re.compile("|".join(re.escape(name) + "$" for name in RENAMES))
 
 
@@ -36,6 +36,17 @@ def unpair(value, n_heads):
     """Rows of q or k from pairwise order back to halves."""
     rest = value.shape[1:]
     return value.reshape(n_heads, value.shape[0] // n_heads // 2, 2, *rest).swapaxes(1, 2).reshape(value.shape)
+
+
+def group_value_heads(case, name, value):
+    """A delta net's value heads from the file's order, one of each key head, to transformers': those of a key head together."""
+    k_heads, v_heads, width, _ = case.delta
+    axis = 1 if "out_proj" in name else 0
+    before = 2 * k_heads * width if "in_proj_qkv" in name or "conv1d" in name else 0
+    value = np.moveaxis(value, axis, 0)
+    rest, heads = value[:before], value[before:]
+    heads = heads.reshape(v_heads // k_heads, k_heads, -1, *heads.shape[1:]).swapaxes(0, 1).reshape(heads.shape)
+    return np.moveaxis(np.concatenate([rest, heads]), 0, axis)
 
 
 def fused_experts(case, tensors, layer):
@@ -75,7 +86,11 @@ def state_dict(case, model):
             value = tensors.pop(mapped)
             if case.paired and re.search(r"\.[qk]_proj\.", name):
                 value = unpair(value, case.n_heads if ".q_proj." in name else case.n_kv_heads)
-            if case.plus_one and "norm" in name:
+            if "linear_attn" in name and "linear_attn.norm" not in name:
+                value = group_value_heads(case, name, value)
+            if name.endswith("A_log"):
+                value = np.log(-value)
+            if case.plus_one and "norm" in name and "linear_attn.norm" not in name:
                 value = value - np.float32(1)
         value = torch.from_numpy(np.ascontiguousarray(value)).reshape(parameter.shape)
         if value.numel() != parameter.numel():

@@ -358,13 +358,14 @@ static double exact_act(double g, int kind)
     case PLP_ACT_SILU:     return g / (1 + exp(-g));
     case PLP_ACT_GELU:     return 0.5 * g * (1 + tanh(0.7978845608028654 * g * (1 + 0.044715 * g * g)));
     case PLP_ACT_GELU_ERF: return 0.5 * g * (1 + erf(g * 0.7071067811865476));
+    case PLP_ACT_SIGMOID:  return 1 / (1 + exp(-g));
     default:               return g > 0 ? g : 0;
     }
 }
 
 static void check_glu(const plp_kernels *k)
 {
-    for (int act = PLP_ACT_SILU; act <= PLP_ACT_RELU; act++) {
+    for (int act = PLP_ACT_SILU; act <= PLP_ACT_SIGMOID; act++) {
         EACH_VECTOR(
             for (int with = 0; with < 2; with++) {
                 ref()->glu(v.want, v.a, with ? v.b : NULL, v.n, act);
@@ -382,7 +383,7 @@ static void check_glu(const plp_kernels *k)
         for (int i = 1; i < N - 1; i++) {
             const double want = exact_act(x[i], act);
             CHECK(plp_bits(y[i]) == plp_bits(z[i]), "%s act %d of %g: %a, ref %a", k->tier, act, x[i], y[i], z[i]);
-            CHECK(fabs(y[i] - want) <= 1e-6 * fabs(x[i] < -6 ? fmin(1, fabs(x[i])) : x[i]) + 1e-37 || fabs(x[i]) > 1e20,
+            CHECK(fabs(y[i] - want) <= 1e-6 * (act == PLP_ACT_SIGMOID ? 1 : fabs(x[i] < -6 ? fmin(1, fabs(x[i])) : x[i])) + 1e-37 || fabs(x[i]) > 1e20,
                   "%s act %d of %g: %.9g, want %.9g", k->tier, act, x[i], y[i], want);
         }
         unguard_floats(x, N), unguard_floats(y, N), unguard_floats(z, N);
@@ -425,6 +426,43 @@ static void check_scale(const plp_kernels *k)
         k->scale(v.got, -1.37f, v.n);
         CHECK_VECTORS("scale");
     )
+}
+
+/* Tiers, and one step in double: the state's own roundings are a few of its size, a sum's n of its terms. */
+static void check_delta_rule(const plp_kernels *k)
+{
+    static const uint32_t lengths[] = { 16, 48, 64, 128, 144, 256 };
+    for (uint32_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            const uint32_t n = lengths[l];
+            const float decay = 0.97f, beta = 0.6f;
+            float *got = guarded_floats(n * n, kind), *want = guarded_floats(n * n, 0), *was = guarded_floats(n * n, 0);
+            float *q = guarded_floats(n, 0), *key = guarded_floats(n, 0), *v = guarded_floats(n, kind), *y = guarded_floats(n, 0), *z = guarded_floats(n, 0);
+            memcpy(want, got, n * n * sizeof *got);
+            for (int token = 0; token < 2; token++) {
+                memcpy(was, want, n * n * sizeof *was);
+                ref()->delta_rule(want, q, key, v, decay, beta, z, n);
+                k->delta_rule(got, q, key, v, decay, beta, y, n);
+            }
+            CHECK(!memcmp(got, want, n * n * sizeof *got) && !memcmp(y, z, n * sizeof *y), "%s delta_rule n=%u kind=%d", k->tier, n, kind);
+            for (uint32_t j = 0; j < n; j++) {
+                double m = 0, size = fabs(v[j]), out = 0, out_size = 0;
+                for (uint32_t i = 0; i < n; i++) {
+                    m += (double)key[i] * was[i * n + j] * decay;
+                    size += fabs((double)key[i] * was[i * n + j]);
+                }
+                for (uint32_t i = 0; i < n; i++) {
+                    const double s = was[i * n + j] * (double)decay + key[i] * (v[j] - m) * beta;
+                    const double bound = (n + 4) * FLT_EPSILON * (fabs(was[i * n + j]) + fabs(key[i]) * size) + FLT_MIN;
+                    CHECK(fabs(got[i * n + j] - s) <= bound, "%s delta_rule n=%u state[%u][%u] is %g, want %g", k->tier, n, i, j, got[i * n + j], s);
+                    out += q[i] * s;
+                    out_size += fabs(q[i]) * (fabs(s) + (n + 4) * (fabs(was[i * n + j]) + fabs(key[i]) * size));
+                }
+                CHECK(fabs(y[j] - out) <= (n + 4) * FLT_EPSILON * out_size + FLT_MIN, "%s delta_rule n=%u y[%u] is %g, want %g", k->tier, n, j, y[j], out);
+            }
+            unguard_floats(got, n * n), unguard_floats(want, n * n), unguard_floats(was, n * n);
+            unguard_floats(q, n), unguard_floats(key, n), unguard_floats(v, n), unguard_floats(y, n), unguard_floats(z, n);
+        }
 }
 
 /* The scalar functions that every tier repeats. */

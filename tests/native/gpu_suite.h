@@ -183,7 +183,7 @@ static void check_elements(suite *s)
     for (int i = 0; i < 4; i++) {
         const uint32_t n = widths[i], tokens = (uint32_t)i + 1, ld = n + (uint32_t)i;
         pair x = make(s, (size_t)tokens * ld, 9), y = make(s, (size_t)tokens * ld, 5), z = make(s, (size_t)tokens * ld, 1);
-        for (int act = 0; act < 5; act++) {
+        for (int act = 0; act <= PLP_ACT_SILU_LIMITED; act++) {
             BOTH(s, glu, (s->cpu, z.cpu, x.cpu, y.cpu, ld, tokens, n, act), (s->gpu, z.gpu, x.gpu, y.gpu, ld, tokens, n, act));
             equal(s, &z, "glu %d n=%u", act, n);
             if (act == PLP_ACT_SILU_LIMITED)        /* always gated */

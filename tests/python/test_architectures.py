@@ -18,8 +18,8 @@ pytest.importorskip("gguf")
 from gguf import GGUFValueType as V                                        # noqa: E402
 
 from models import supported as listed                                     # noqa: E402
-from models.architectures import CASES, N_TOKENS, N_VOCAB, Case, golden_tokens     # noqa: E402
-from pyllama_paged import Model                                             # noqa: E402
+from models.architectures import CASES, LARGE_STATE, N_TOKENS, N_VOCAB, Case, golden_tokens     # noqa: E402
+from pyllama_paged import Model, plan                                       # noqa: E402
 from pyllama_paged.errors import ModelFileError, UnsupportedModel           # noqa: E402
 
 GOLDENS = ROOT / "tests" / "golden" / "architectures"
@@ -196,6 +196,65 @@ def test_a_prefix_is_reused_across_its_window(tmp_path, name):
         assert model.check()
 
 
+def test_a_large_state_is_kept_less_often(tmp_path):
+    """Every 64 tokens instead of every 16; what is found and gone back to follows from that, no bit does."""
+    tokens = (golden_tokens() * 9)[:400]
+    path = LARGE_STATE.write(tmp_path / "m.gguf", "Q8_0")
+    with Model.open(path, reuse=False, threads=1) as model, model.session() as session:
+        want = all_logits(session, tokens)
+        recurrent, (_, heads, width, _) = LARGE_STATE.n_layers - 1, LARGE_STATE.delta
+        state = recurrent * heads * width * width * 4
+        assert 6 * state < model.memory.resident < 10 * state       # 400 tokens: 256 and a block before, of 64 each, and the open one
+    with Model.open(path, kv_cache="16MiB", chunk=50, shuffle=True) as model:
+        with model.session() as first:
+            first.sync(tokens)
+            assert np.array_equal(first.logits, want[-1])
+            with model.session() as second:
+                assert second.sync(tokens).reused == 384
+                assert np.array_equal(second.logits, want[-1])
+            first.rewind(200)
+            report = first.sync(tokens[:260])
+            assert (report.kept, report.reused) == (192, 64)        # its own, and what it left in the cache
+            assert np.array_equal(first.logits, want[259])
+        with model.session() as third:                              # the cache has blocks of 16, but no state between
+            assert third.sync(tokens[:190]).reused == 128
+            assert np.array_equal(third.logits, want[189])
+        assert model.check()
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8"])
+@pytest.mark.parametrize("case", [LARGE_STATE, CASES["lfm2"], CASES["gpt-oss"]], ids=lambda c: c.name)
+def test_a_pinned_prefix_is_reused_to_its_last_token(tmp_path, case, kv):
+    """Also where neither the index nor a running state has its end."""
+    from pyllama_paged import PrefixStore
+
+    tokens, n = (golden_tokens() * 4)[:150], 107
+    path = case.write(tmp_path / "m.gguf", "Q8_0")
+    store = PrefixStore(tmp_path / "store")
+    with Model.open(path, reuse=False, kv=kv) as model, model.session() as session:
+        want = all_logits(session, tokens)
+    with Model.open(path, kv=kv) as model:
+        model.prefix(text=tokens[:n], keep=True, store=store)
+        for _ in range(2):
+            with model.session() as session:
+                assert session.sync(tokens).reused == n
+                assert np.array_equal(session.logits, want[-1])
+                session.save(tmp_path / "s.plpkv")
+        assert model.check()
+    with Model.open(path, kv=kv) as model:                          # from the file
+        stored = model.prefix(text=tokens[:n], keep=True, store=store)
+        assert stored.reused == n
+        with model.session() as session:
+            assert session.sync(tokens).reused == n
+            assert np.array_equal(session.logits, want[-1])
+        with model.resume(tmp_path / "s.plpkv") as session:
+            assert np.array_equal(session.logits, want[-1])
+            session.rewind(120)
+            session.sync(tokens)
+            assert np.array_equal(session.logits, want[-1])
+        assert model.check()
+
+
 # ---- what is refused, and how
 
 def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
@@ -221,6 +280,20 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
     ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
     ("qwen3moe", dict(fields=[("expert_gating_func", 4, V.UINT32)]), "expert_gating_func is 4"),
     ("lfm2", dict(reshape={"blk.0.shortconv.conv.weight": (64, 4)}), r"tensor blk.0.shortconv.conv.weight is \[4, 64, 1, 1\]; \[3, 64, 1, 1\]"),
+    ("qwen35", dict(drop=["blk.0.ssm_a"]), "tensor blk.0.ssm_a is missing"),
+    ("qwen35", dict(reshape={"blk.1.ssm_dt.bias": (5,)}), r"tensor blk.1.ssm_dt.bias is \[5, 1, 1, 1\]; \[4, 1, 1, 1\]"),
+    ("qwen35", dict(fields=[("ssm.conv_kernel", 0, V.UINT32)]), "ssm.conv_kernel is missing or 0"),
+    ("qwen35", dict(fields=[("ssm.conv_kernel", 9, V.UINT32)]), "ssm.conv_kernel is 9; 1 to 8"),
+    ("qwen35", dict(fields=[("ssm.state_size", 24, V.UINT32)]), "ssm.state_size is 24; multiples of 16 up to 256"),
+    ("qwen35", dict(fields=[("ssm.state_size", 1 << 20, V.UINT32)]), "ssm.state_size is 1048576; 1 to 256"),
+    ("qwen35", dict(fields=[("ssm.group_count", 0, V.UINT32)]), "ssm.group_count is missing or 0"),
+    ("qwen35", dict(fields=[("ssm.group_count", 3, V.UINT32)]), "ssm.time_step_rank is 4: that many value heads do not share 3 key heads"),
+    ("qwen35", dict(fields=[("ssm.inner_size", 128, V.UINT32)]), "ssm.inner_size is 128; 4 value heads as wide as keys, 16, are run"),
+    ("qwen35", dict(fields=[("full_attention_interval", 5, V.UINT32)]), "no layer attends"),
+    ("qwen35", dict(fields=[("full_attention_interval", 0, V.UINT32)]), "full_attention_interval is 0"),
+    ("qwen35", dict(fields=[("nextn_predict_layers", 4, V.UINT32)]), "nextn_predict_layers is 4; 0 to 3"),
+    ("qwen35", dict(fields=[("ssm.state_size", 256, V.UINT32), ("ssm.time_step_rank", 1024, V.UINT32), ("ssm.inner_size", 1 << 18, V.UINT32),
+                            ("block_count", 1024, V.UINT32)]), "the running state of 768 layers is .* bytes each"),
     ("qwen3moe", dict(fields=[("expert_weights_scale", -1.0, V.FLOAT32)]), "expert_weights_scale is -1"),
     ("granite", dict(fields=[("final_logit_softcapping", -3.0, V.FLOAT32)]), "final_logit_softcapping is -3"),
     ("gemma2", dict(fields=[("attention.sliding_window_pattern", [True], V.ARRAY)]), "sliding_window_pattern has 1 elements for 2 layers"),
@@ -228,6 +301,16 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
 def test_odd_files_are_refused_by_name(tmp_path, case, change, message):
     with pytest.raises((ModelFileError, UnsupportedModel), match=message):
         Model.open(broken(tmp_path, case, **change))
+
+
+def test_layers_that_draft_further_tokens_are_left_out(tmp_path, file_of):
+    """Files count them in block_count and name them blk.<n>, behind the others."""
+    n = CASES["qwen35"].n_layers
+    path = broken(tmp_path, "qwen35", extra=[(f"blk.{n}.nextn.eh_proj.weight", (64, 128)), (f"blk.{n}.attn_norm.weight", (64,))],
+                  fields=[("block_count", n + 1, V.UINT32), ("nextn_predict_layers", 1, V.UINT32)])
+    with Model.open(path) as model, Model.open(file_of("qwen35")) as plain:
+        assert model.info.n_layers == n and plan.of_file(path).kv_heads == (0, 0, 0, 2)
+        assert np.array_equal(model.logits(golden_tokens()), plain.logits(golden_tokens()))
 
 
 def test_an_unknown_architecture_is_refused_with_the_list(tmp_path):

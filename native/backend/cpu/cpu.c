@@ -234,7 +234,7 @@ static const plp_ops ops = {
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
     .softcap = softcap, .gather = gather, .scatter_add = scatter_add,
-    .short_conv = plp_cpu_short_conv, .copy_block = copy_block,
+    .short_conv = plp_cpu_short_conv, .delta_rule = plp_cpu_delta_rule, .copy_block = copy_block,
 };
 
 plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err)

@@ -38,7 +38,9 @@ static inline void *plp_cpu_work(const plp_cpu *c, uint32_t id) { return c->work
 void plp_cpu_linear(plp_backend *b, const plp_product *p, uint32_t n, const float *x, size_t ldx, uint32_t n_tok);
 void plp_cpu_kv_store(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *k, const float *v, size_t ld);
 void plp_cpu_attention(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *q, size_t ldq, float *out, size_t ldo);
-void plp_cpu_short_conv(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *bcu, const plp_weight *w, float *y);
+void plp_cpu_short_conv(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *x, bool gated, const plp_weight *w, float *y);
+void plp_cpu_delta_rule(plp_backend *b, const plp_state *s, const plp_batch *batch, const plp_delta *d, const float *qkv,
+                        const float *alpha, const float *beta, float *y);
 /* Bytes of attention's work space: of one thread, and of the partial sums of a batch. */
 size_t plp_cpu_attention_work(const plp_plan *plan);
 size_t plp_cpu_attention_parts(const plp_plan *plan, const plp_batch *batch);

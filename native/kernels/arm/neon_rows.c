@@ -135,6 +135,8 @@ INLINE float32x4_t act4(float32x4_t g, int kind)
             e[i] = plp_erf(e[i]);
         return vmulq_f32(half, vaddq_f32(one, vld1q_f32(e)));
     }
+    case PLP_ACT_SIGMOID:
+        return vdivq_f32(one, vaddq_f32(one, exp4(vnegq_f32(g))));
     default:
         return vmaxnmq_f32(g, vdupq_n_f32(0));
     }
@@ -163,6 +165,7 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ac
     case PLP_ACT_SILU:     glu_kind(y, gate, up, n, PLP_ACT_SILU); break;
     case PLP_ACT_GELU:     glu_kind(y, gate, up, n, PLP_ACT_GELU); break;
     case PLP_ACT_GELU_ERF: glu_kind(y, gate, up, n, PLP_ACT_GELU_ERF); break;
+    case PLP_ACT_SIGMOID:  glu_kind(y, gate, up, n, PLP_ACT_SIGMOID); break;
     default:               glu_kind(y, gate, up, n, PLP_ACT_RELU); break;
     }
 }

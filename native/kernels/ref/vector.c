@@ -1,9 +1,10 @@
 /*
- * kernels/ref/vector.c - one vector at a time: norms, rotary positions, activations, add, scale
+ * kernels/ref/vector.c - one vector at a time: norms, rotary positions, activations, add, scale, the delta rule
  *
  * Plain C; the order of every operation is part of THE CONTRACT (kernels.h). Outputs may be inputs.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/delta.h"
 #include "kernels/ref/math.h"
 
 static void rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
@@ -46,6 +47,8 @@ static float act(float g, int kind)
         return (0.5f * g) * (1.0f + plp_tanh((PLP_GELU_C * g) * __builtin_fmaf(PLP_GELU_A, g * g, 1.0f)));
     case PLP_ACT_GELU_ERF:
         return (0.5f * g) * (1.0f + plp_erf(g * PLP_SQRT_HALF));
+    case PLP_ACT_SIGMOID:
+        return 1.0f / (1.0f + plp_exp(-g));
     default:
         return g > 0 ? g : 0;
     }
@@ -83,4 +86,5 @@ void plp_fill_ref_vector(plp_kernels *k)
     k->glu_limited = glu_limited;
     k->add = add;
     k->scale = scale;
+    k->delta_rule = plp_delta_rule;
 }

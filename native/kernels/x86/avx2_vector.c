@@ -5,6 +5,7 @@
  * finished from a copy padded with zeros, or by ref/math.h where a lane must not see one.
  */
 #include "kernels/x86/avx2.h"
+#include "kernels/ref/delta.h"
 
 /* The last n % 16 elements as a whole pair. */
 INLINE pair load_tail(const float *x, uint32_t n)
@@ -112,6 +113,8 @@ INLINE __m256 act8(const int kind, __m256 g)
     }
     case PLP_ACT_GELU_ERF:
         return _mm256_mul_ps(half, _mm256_add_ps(one, erf8(_mm256_mul_ps(g, splat(PLP_SQRT_HALF)))));
+    case PLP_ACT_SIGMOID:
+        return _mm256_div_ps(one, _mm256_add_ps(one, exp8(negate(g))));
     default:
         return _mm256_max_ps(g, _mm256_setzero_ps());
     }
@@ -136,6 +139,7 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ac
     case PLP_ACT_SILU:     glu_of(PLP_ACT_SILU, y, gate, up, n); break;
     case PLP_ACT_GELU:     glu_of(PLP_ACT_GELU, y, gate, up, n); break;
     case PLP_ACT_GELU_ERF: glu_of(PLP_ACT_GELU_ERF, y, gate, up, n); break;
+    case PLP_ACT_SIGMOID:  glu_of(PLP_ACT_SIGMOID, y, gate, up, n); break;
     default:               glu_of(PLP_ACT_RELU, y, gate, up, n); break;
     }
 }
@@ -146,4 +150,5 @@ void plp_fill_avx2_vector(plp_kernels *k)
     k->layernorm = layernorm;
     k->rope = rope;
     k->glu = glu;
+    k->delta_rule = plp_delta_rule;
 }

@@ -4,6 +4,7 @@
  * `add` and `scale` stay with ref/: they are one pass over memory.
  */
 #include "kernels/x86/avx512.h"
+#include "kernels/ref/delta.h"
 
 /* sum16 of x * x (mean subtracted first when `centred`). */
 INLINE float squares(const float *x, uint32_t n)
@@ -100,6 +101,7 @@ INLINE __m512 act16(const int kind, __m512 g)
 {
     const __m512 one = splat(1);
     if (kind == PLP_ACT_SILU) return _mm512_div_ps(g, _mm512_add_ps(one, exp16(negate(g))));
+    if (kind == PLP_ACT_SIGMOID) return _mm512_div_ps(one, _mm512_add_ps(one, exp16(negate(g))));
     if (kind == PLP_ACT_RELU) return _mm512_max_ps(g, _mm512_setzero_ps());
     if (kind == PLP_ACT_GELU_ERF)
         return _mm512_mul_ps(_mm512_mul_ps(splat(0.5f), g), _mm512_add_ps(one, erf16(_mm512_mul_ps(g, splat(PLP_SQRT_HALF)))));
@@ -124,6 +126,7 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ac
     case PLP_ACT_SILU:     glu_of(PLP_ACT_SILU, y, gate, up, n); break;
     case PLP_ACT_GELU:     glu_of(PLP_ACT_GELU, y, gate, up, n); break;
     case PLP_ACT_GELU_ERF: glu_of(PLP_ACT_GELU_ERF, y, gate, up, n); break;
+    case PLP_ACT_SIGMOID:  glu_of(PLP_ACT_SIGMOID, y, gate, up, n); break;
     default:               glu_of(PLP_ACT_RELU, y, gate, up, n); break;
     }
 }
@@ -134,4 +137,5 @@ void plp_fill_avx512_vector(plp_kernels *k)
     k->layernorm = layernorm;
     k->rope = rope;
     k->glu = glu;
+    k->delta_rule = plp_delta_rule;
 }

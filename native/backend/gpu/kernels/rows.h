@@ -76,8 +76,10 @@ INLINE float activate(float g, u32 act)
         return 0.5f * g * (1.0f + tanh_f(0.79788456f * g * FMA(0.044715f, g * g, 1.0f)));
     case 2:
         return 0.5f * g * (1.0f + erf_f(g * 0.70710678f));
-    default:
+    case 3:
         return g > 0.0f ? g : 0.0f;
+    default:
+        return 1.0f / (1.0f + exp_f(-g));
     }
 }
 
@@ -88,7 +90,7 @@ KERNEL(glu, glu_args)
     if (i >= a.n)
         return;
     const u64 at = GROUP_Y * a.ld + i;
-    if (a.act == 4) {               /* PLP_ACT_SILU_LIMITED */
+    if (a.act == 5) {               /* PLP_ACT_SILU_LIMITED */
         const float g = a.gate[at] > 7.0f ? 7.0f : a.gate[at], u = a.up[at] > 7.0f ? 7.0f : a.up[at] < -7.0f ? -7.0f : a.up[at];
         a.y[at] = g / (1.0f + exp_f(-1.702f * g)) * (1.0f + u);
     } else {
