@@ -59,6 +59,7 @@ class Case:
     n_ff_expert: int = 32
     n_ff_shared: int = 0
     shared_gate: bool = False
+    experts_apart: bool = False     # a tensor for each expert, as early converters wrote them
     expert_type: str = ""           # the experts' tensor type, whatever the file's: values are representable in it
     choice_bias: bool = False       # added to the experts' scores for choosing
     n_dense: int = 0                # first layers without experts
@@ -246,6 +247,14 @@ class Case:
             return self.expert_type
         return "F32" if any(part in name for part in ("gate_inp", "shortconv.conv.", "ssm_conv1d")) else kind    # these are not quantised
 
+    def _in_file(self):
+        """(name, value) of each tensor."""
+        for name, value in self.values().items():
+            if self.experts_apart and "_exps." in name:
+                yield from ((name.replace("_exps.", f".{i}."), expert) for i, expert in enumerate(value))
+            else:
+                yield name, value
+
     def write(self, path, kind="F32"):
         w = GGUFWriter(path, self.arch)
         w.add_name(self.name)
@@ -255,7 +264,7 @@ class Case:
         for key, value, value_type, element in byte_vocab(N_VOCAB).fields:
             if value != []:         # gguf-py cannot write an empty array
                 w.add_key_value(key, value, value_type, sub_type=element)
-        for name, value in self.values().items():
+        for name, value in self._in_file():
             of = self.tensor_type(name, value, kind)
             if value.shape[-1] % block_len(of):
                 raise ValueError(f"{name}: rows of {value.shape[-1]} values are no whole blocks of {of}")
@@ -339,6 +348,8 @@ CASES = {c.name: c for c in (
          config=dict(attention_bias=True, mlp_bias=True)),
     Case("mistral-window", "llama", "mistral", paired=True, window=16, head_dim=32, config=dict(sliding_window=16)),
     Case("mixtral", "llama", "mixtral", paired=True, n_ff_expert=96, **MOE,
+         config=dict(num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
+    Case("mixtral-apart", "llama", "mixtral", paired=True, n_ff_expert=96, experts_apart=True, **MOE,
          config=dict(num_local_experts=8, num_experts_per_tok=2, sliding_window=None)),
     Case("qwen2", "qwen2", "qwen2", tied=True, embed_std=0.25, biases=("qkv",), eps=1e-6),
     Case("qwen2moe", "qwen2moe", "qwen2_moe", biases=("qkv",), eps=1e-6, n_ff_shared=64, shared_gate=True, n_experts=8, n_chosen=3,

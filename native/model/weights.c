@@ -268,12 +268,14 @@ static plp_status bind_stack(binder *b, plp_layer *y, size_t offset, int need, u
     return s;
 }
 
-static plp_status bind_gate_and_up(binder *b, plp_layer *y)
+static plp_status bind_stacks(binder *b, plp_layer *y)
 {
     const uint32_t d = b->m->n_embd, ff = b->m->n_ff_expert;
     const plp_tensor *t;
-    plp_status s;
+    plp_status s = bind_stack(b, y, offsetof(plp_expert, down), MUST, d, ff, "blk.%u.ffn_down_exps.weight");
 
+    if (s < 0)
+        return s;
     if (!present(b, "blk.%u.ffn_gate_up_exps.weight")) {
         if ((s = bind_stack(b, y, offsetof(plp_expert, gate), MUST, ff, d, "blk.%u.ffn_gate_exps.weight")) < 0)
             return s;
@@ -283,6 +285,23 @@ static plp_status bind_gate_and_up(binder *b, plp_layer *y)
     for (uint32_t i = 0; s >= 0 && i < b->m->n_experts; i++)
         if ((s = view(b, &y->experts[i].gate, t, i, 2 * ff, 0, ff)) >= 0)
             s = view(b, &y->experts[i].up, t, i, 2 * ff, ff, ff);
+    return s;
+}
+
+/* Files of early converters have a tensor for each expert instead of stacks. */
+static plp_status bind_one_by_one(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd, ff = b->m->n_ff_expert;
+    char gate[48], up[48], down[48];
+    plp_status s = PLP_OK;
+
+    for (uint32_t i = 0; s >= 0 && i < b->m->n_experts; i++) {
+        snprintf(gate, sizeof gate, "blk.%%u.ffn_gate.%u.weight", i);
+        snprintf(up, sizeof up, "blk.%%u.ffn_up.%u.weight", i);
+        snprintf(down, sizeof down, "blk.%%u.ffn_down.%u.weight", i);
+        if ((s = bind(b, &y->experts[i].gate, MUST, ff, d, gate)) >= 0 && (s = bind(b, &y->experts[i].up, MUST, ff, d, up)) >= 0)
+            s = bind(b, &y->experts[i].down, MUST, d, ff, down);
+    }
     return s;
 }
 
@@ -305,10 +324,11 @@ static plp_status bind_experts(binder *b, plp_layer *y)
 {
     plp_model *m = b->m;
     const uint32_t d = m->n_embd;
+    const bool apart = present(b, "blk.%u.ffn_up.0.weight");
     const plp_tensor *choice;
     plp_status s;
 
-    if ((s = width_of(b, &m->n_ff_expert, "blk.%u.ffn_up_exps.weight")) < 0 ||
+    if ((s = width_of(b, &m->n_ff_expert, apart ? "blk.%u.ffn_up.0.weight" : "blk.%u.ffn_up_exps.weight")) < 0 ||
         (s = width_of(b, &m->n_ff_shared, "blk.%u.ffn_up_shexp.weight")) < 0)
         return s;
     if (!m->n_ff_expert)
@@ -318,8 +338,7 @@ static plp_status bind_experts(binder *b, plp_layer *y)
     if ((s = bind(b, &y->router, MUST, m->n_experts, d, "blk.%u.ffn_gate_inp.weight")) < 0 ||
         (s = bind(b, &y->router_b, MAY, 0, m->n_experts, "blk.%u.ffn_gate_inp.bias")) < 0 ||
         (s = find(b, &choice, MAY, 0, 0, m->n_experts, "blk.%u.exp_probs_b.bias")) < 0 ||
-        (s = bind_gate_and_up(b, y)) < 0 ||
-        (s = bind_stack(b, y, offsetof(plp_expert, down), MUST, d, m->n_ff_expert, "blk.%u.ffn_down_exps.weight")) < 0 ||
+        (s = apart ? bind_one_by_one(b, y) : bind_stacks(b, y)) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_gate), MAY, m->n_ff_expert, 0, "blk.%u.ffn_gate_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_up), MAY, m->n_ff_expert, 0, "blk.%u.ffn_up_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_down), MAY, d, 0, "blk.%u.ffn_down_exps.bias")) < 0)

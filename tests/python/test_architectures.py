@@ -276,6 +276,7 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
     ("qwen3", dict(drop=["blk.1.attn_k_norm.weight"]), "tensor blk.1.attn_k_norm.weight is missing"),
     ("qwen3", dict(extra=[("blk.1.attn_gate.weight", (64, 64))]), "tensor blk.1.attn_gate.weight has no place in a qwen3 model"),
     ("qwen2moe", dict(reshape={"blk.0.ffn_up_exps.weight": (7, 32, 64)}), r"tensor blk.0.ffn_up_exps.weight is \[64, 32, 7, 1\]; \[64, 32, 8, 1\]"),
+    ("mixtral-apart", dict(drop=["blk.1.ffn_down_exps.weight"]), "tensor blk.1.ffn_down.0.weight is missing"),
     ("gpt-oss", dict(drop=["blk.0.attn_sinks.weight"]), "tensor blk.0.attn_sinks.weight is missing"),
     ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
     ("qwen3moe", dict(fields=[("expert_gating_func", 4, V.UINT32)]), "expert_gating_func is 4"),
