@@ -150,6 +150,15 @@ static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uin
         CHECK(same_state(&g.a, &r.a), "%s attention n_q=%u dim=%u tokens=%u block=%u cap=%g %s", k->tier, n_q, head_dim, n_tokens,
               block_len, softcap, kinds[kind]);
 
+        queries run = queries_of(n_q, head_dim, softcap, q);
+        const size_t work_bytes = (k->attn_run_work(n_q, head_dim) + 63) / 64 * 64;
+        void *work = guarded(work_bytes);
+        k->attn_f16_run(&run.a, (const void *const *)x.at, block_len, (plp_seen){ from, to }, work);
+        CHECK(same_state(&run.a, &g.a), "%s attn_f16_run n_q=%u dim=%u tokens=%u block=%u cap=%g %s", k->tier, n_q, head_dim,
+              n_tokens, block_len, softcap, kinds[kind]);
+        unguard(work, work_bytes);
+        queries_free(run);
+
         /* Two parts, cut between blocks, folded together as ref folds them. */
         queries part[4];
         tiles head = x, tail = x;
@@ -355,7 +364,7 @@ static void check_attn_q4(const plp_kernels *k) { sealed_attention(k, PLP_KV_Q4)
 int main(void)
 {
     static const kernel_check all[] = {
-        { "kv_put", check_kv_put },         { "attn_f16, attn_merge, attn_finish", check_attn_f16 },
+        { "kv_put", check_kv_put },         { "attn_f16, attn_f16_run, attn_merge, attn_finish", check_attn_f16 },
         { "kv_seal_q8", check_kv_seal_q8 }, { "kv_seal_q4", check_kv_seal_q4 },
         { "attn_q8", check_attn_q8 },       { "attn_q4", check_attn_q4 },
     };

@@ -512,6 +512,8 @@ static void check_linear_work(const plp_kernels *k) { sizes_grow(k, k->linear_wo
 #define check_x_pack      elsewhere
 #define check_kv_put      elsewhere
 #define check_attn_f16    elsewhere
+#define check_attn_run_work elsewhere
+#define check_attn_f16_run elsewhere
 #define check_attn_merge  elsewhere
 #define check_attn_finish elsewhere
 #define check_kv_seal_q8  elsewhere

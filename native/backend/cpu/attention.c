@@ -8,7 +8,7 @@
  *   few tokens    pieces are (sequence, split) or, with little context, (sequence, split, kv head); inside,
  *                 blocks outside and heads inside, so that a block is one stream; partial sums are stored
  *                 and folded in a second run
- *   many tokens   pieces are (sequence, tile of tokens, kv head); splits one after the other
+ *   many tokens   pieces are (sequence, tile of tokens, kv head); splits one after the other, each a run of blocks
  *
  * Queries of one kv head: tile's token i, head g of the group -> query i * G + g.
  */
@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FEW_TOKENS = 4, MAX_TILE = 16, TILE_QUERIES = 64 };
+enum { FEW_TOKENS = 4, MAX_TILE = 16, TILE_QUERIES = 64, MAX_RUN = PLP_SPLIT_LEN / 8 };
 
 typedef struct job {
     plp_cpu             *c;
@@ -31,6 +31,8 @@ typedef struct job {
 } job;
 
 static size_t state_floats(uint32_t n_q, uint32_t head_dim) { return (size_t)n_q * (head_dim + 2); }
+
+static void *aligned(void *p) { return (void *)(((uintptr_t)p + 63) & ~(uintptr_t)63); }
 
 /* m | s | acc, as one run of floats. */
 static plp_attn state_at(const job *j, float *p, uint32_t n_q, const float *q)
@@ -152,6 +154,22 @@ static void finish(const job *j, const tile *t, uint32_t h, const plp_attn *tota
 
 /* ---- many tokens ---- */
 
+/* The tile's head over f16 blocks from b0 on, up to position `to`. */
+static void attend_run(const job *j, const tile *t, uint32_t b0, uint32_t to, const void **tiles, void *work)
+{
+    const uint32_t len = j->a->block_len, base = b0 * len;
+    for (uint32_t b = b0; b * len < to; b++) tiles[b - b0] = block_tile(j, t->seq->sealed[j->a->group], b, t->h0, j->tile_bytes);
+    for (uint32_t i = 0; i < t->n_tok; i++) {
+        const uint32_t pos = t->pos0 + i, from = first_visible(j->a, pos), end = pos + 1 < to ? pos + 1 : to;
+        const uint32_t hi = end > base ? end - base : 0, lo = from > base ? from - base : 0;
+        for (uint32_t g = 0; g < j->group_size; g++) {
+            t->lo[i * j->group_size + g] = lo < hi ? lo : hi;
+            t->hi[i * j->group_size + g] = hi;
+        }
+    }
+    j->c->k->attn_f16_run(t->state, tiles, len, (plp_seen){ t->lo, t->hi }, work);
+}
+
 static void attend_tile(const job *j, const plp_seq *seq, uint32_t index, uint32_t h, float *work)
 {
     const uint32_t len = j->a->block_len, n = j->tile_len * j->group_size;
@@ -160,20 +178,25 @@ static void attend_tile(const job *j, const plp_seq *seq, uint32_t index, uint32
     if (t.pos0 + t.n_tok > seq->pos0 + seq->n_tok)
         t.n_tok = seq->pos0 + seq->n_tok - t.pos0;
     const uint32_t n_q = t.n_tok * j->group_size, end = t.pos0 + t.n_tok;
-    float *q = work;
+    float *q = (float *)((const void **)work + MAX_RUN);
     plp_attn total = state_at(j, q + (size_t)n * j->a->head_dim, n_q, q);
     plp_attn part = state_at(j, total.m + state_floats(n, j->a->head_dim), n_q, q);
     t.lo = (uint32_t *)(part.m + state_floats(n, j->a->head_dim));
     t.hi = t.lo + n;
     t.state = &part;
+    void *run_work = aligned(t.hi + n);
+    const bool one_format = j->a->kv_format == PLP_KV_F16;
 
     gather_queries(j, &t, h, q);
     state_reset(&total);
     for (uint32_t from = first_visible(j->a, t.pos0) / PLP_SPLIT_LEN * PLP_SPLIT_LEN; from < end; from += PLP_SPLIT_LEN) {
         const uint32_t to = from + PLP_SPLIT_LEN < end ? from + PLP_SPLIT_LEN : end;
-        const uint32_t first = first_visible(j->a, t.pos0) / len;
+        const uint32_t first = first_visible(j->a, t.pos0) / len, b0 = from / len > first ? from / len : first;
         state_reset(&part);
-        attend_blocks(j, &t, from / len > first ? from / len : first, (to + len - 1) / len);
+        if (one_format)
+            attend_run(j, &t, b0, to, (const void **)work, run_work);
+        else
+            attend_blocks(j, &t, b0, (to + len - 1) / len);
         j->c->k->attn_merge(&total, &part);
     }
     finish(j, &t, h, &total);
@@ -326,10 +349,11 @@ void plp_cpu_attention(plp_backend *b, const plp_attention *a, const plp_batch *
         run(&j, fold_pieces, folded * a->n_heads * a->head_dim);
 }
 
-size_t plp_cpu_attention_work(const plp_plan *p)
+size_t plp_cpu_attention_work(const plp_kernels *k, const plp_plan *p)
 {
     const uint32_t G = p->n_heads / p->n_kv_heads, n_q = tile_len(G) * G, few = FEW_TOKENS * p->n_heads;
-    const size_t many_bytes = ((size_t)n_q * p->head_dim + 2 * state_floats(n_q, p->head_dim) + 2 * n_q) * sizeof(float);
+    const size_t many_bytes = MAX_RUN * sizeof(void *) + 64 + k->attn_run_work(n_q, p->head_dim)
+                              + ((size_t)n_q * p->head_dim + 2 * state_floats(n_q, p->head_dim) + 2 * n_q) * sizeof(float);
     const size_t few_bytes = p->n_kv_heads * sizeof(plp_attn) + ((size_t)few * p->head_dim + 2 * few) * sizeof(float);
     const size_t fold_bytes = state_floats(few, p->head_dim) * sizeof(float);
     const size_t most = many_bytes > few_bytes ? many_bytes : few_bytes;

@@ -39,7 +39,7 @@ static void copy_block(plp_backend *b, void *to, const void *from, size_t n_byte
 static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
 {
     plp_cpu *c = cpu_of(b);
-    const size_t linear = c->k->linear_work(p->max_tokens, p->max_k), attention = plp_cpu_attention_work(p);
+    const size_t linear = c->k->linear_work(p->max_tokens, p->max_k), attention = plp_cpu_attention_work(c->k, p);
     const size_t packed = c->k->x_bytes(p->max_tokens, p->max_k);
 
     c->plan = *p;

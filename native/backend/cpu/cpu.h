@@ -42,7 +42,7 @@ void plp_cpu_short_conv(plp_backend *b, const plp_state *s, const plp_batch *bat
 void plp_cpu_delta_rule(plp_backend *b, const plp_state *s, const plp_batch *batch, const plp_delta *d, const float *qkv,
                         const float *alpha, const float *beta, float *y);
 /* Bytes of attention's work space: of one thread, and of the partial sums of a batch. */
-size_t plp_cpu_attention_work(const plp_plan *plan);
+size_t plp_cpu_attention_work(const plp_kernels *k, const plp_plan *plan);
 size_t plp_cpu_attention_parts(const plp_plan *plan, const plp_batch *batch);
 
 #endif

@@ -168,8 +168,14 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
         }
 }
 
+static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
+{
+    plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+}
+
 void plp_fill_neon_attention(plp_kernels *k)
 {
     k->kv_put = kv_put;
     k->attn_f16 = attn_f16;
+    k->attn_f16_run = attn_f16_run;
 }

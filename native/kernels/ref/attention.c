@@ -62,6 +62,37 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
         }
 }
 
+/* ---- a run of blocks ------------------------------------------------------------------------ */
+
+size_t plp_attn_in_turn_work(uint32_t n_q, uint32_t head_dim)
+{
+    (void)head_dim;
+    return 2 * (size_t)n_q * sizeof(uint32_t);
+}
+
+void plp_attn_in_turn(plp_attend_fn *attend_block, plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
+{
+    uint32_t *lo = work, *hi = lo + a->n_q, end = 0;
+    for (uint32_t i = 0; i < a->n_q; i++) end = seen.lo[i] < seen.hi[i] && seen.hi[i] > end ? seen.hi[i] : end;
+    for (uint32_t b = 0; b * block_len < end; b++) {
+        const uint32_t first = b * block_len;
+        bool all = true, any = false;
+        for (uint32_t i = 0; i < a->n_q; i++) {
+            lo[i] = seen.lo[i] > first ? seen.lo[i] - first : 0;
+            hi[i] = seen.hi[i] < first ? 0 : seen.hi[i] - first < block_len ? seen.hi[i] - first : block_len;
+            if (lo[i] > hi[i]) lo[i] = hi[i];
+            all &= lo[i] == 0 && hi[i] == block_len;
+            any |= lo[i] < hi[i];
+        }
+        if (any) attend_block(a, tiles[b], block_len, all ? (plp_seen){ NULL, NULL } : (plp_seen){ lo, hi }, NULL);
+    }
+}
+
+static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
+{
+    plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+}
+
 static void attn_merge(plp_attn *into, const plp_attn *part)
 {
     for (uint32_t i = 0; i < into->n_q; i++) {
@@ -88,6 +119,8 @@ void plp_fill_ref_attention(plp_kernels *k)
 {
     k->kv_put = kv_put;
     k->attn_f16 = attn_f16;
+    k->attn_run_work = plp_attn_in_turn_work;
+    k->attn_f16_run = attn_f16_run;
     k->attn_merge = attn_merge;
     k->attn_finish = attn_finish;
 }

@@ -17,6 +17,11 @@ void plp_fill_ref_sealed(plp_kernels *k);
  * overflow, and nothing a model computes is that small. */
 #define PLP_X_ZERO 0x1p-100f
 
+/* attn_f16_run by a tier's own attn_f16, one block after the other. */
+typedef void plp_attend_fn(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next);
+size_t plp_attn_in_turn_work(uint32_t n_q, uint32_t head_dim);
+void   plp_attn_in_turn(plp_attend_fn *attend_block, plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work);
+
 /* PLP_FORM_* of a type in quants.def. */
 static inline int plp_type_form(int32_t type)
 {

@@ -131,6 +131,11 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
         }
 }
 
+static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
+{
+    plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+}
+
 static void attn_merge(plp_attn *into, const plp_attn *part)
 {
     for (uint32_t i = 0; i < into->n_q; i++) {
@@ -160,6 +165,7 @@ void plp_fill_avx2_attention(plp_kernels *k)
 {
     k->kv_put = kv_put;
     k->attn_f16 = attn_f16;
+    k->attn_f16_run = attn_f16_run;
     k->attn_merge = attn_merge;
     k->attn_finish = attn_finish;
 }

@@ -197,10 +197,10 @@ INLINE offsets offsets_of(__m128i xi, const int shift)
 INLINE void add_to(float *acc, __m256 term) { _mm256_store_ps(acc, _mm256_add_ps(_mm256_load_ps(acc), term)); }
 
 /* type: Q4_0, Q4_1 (Q4_K is the same), Q8_0, Q6_K. Four tokens of which `tokens` exist. */
-INLINE void tile(const int type, const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, sums io)
+INLINE void tile(const int type, const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, const sums *io)
 {
     _Alignas(32) float acc[TILE_TOKENS][ROWS];
-    if (io.from) memcpy(acc, io.from, sizeof acc);
+    if (io->from) memcpy(acc, io->from, sizeof acc);
     else         memset(acc, 0, sizeof acc);
 
     for (uint32_t b = 0; b < n_blocks; b++, x++) {
@@ -236,12 +236,12 @@ INLINE void tile(const int type, const panel *p, uint32_t n_blocks, const x_tile
         }
     }
     for (uint32_t t = 0; t < tokens; t++)
-        put_rows(io.to + t * io.ld, (pair){ _mm256_load_ps(acc[t]), _mm256_load_ps(acc[t] + 8) }, io.n_rows, io.add);
+        put_rows(io->to + t * io->ld, (pair){ _mm256_load_ps(acc[t]), _mm256_load_ps(acc[t] + 8) }, io->n_rows, io->add);
 }
 
-typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, sums io);
+typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, const sums *io);
 #define TILE(type)                                                                                                  \
-    static __attribute__((noinline)) void tile_##type(const panel *p, uint32_t n, const x_tile *x, uint32_t tokens, sums io) \
+    static __attribute__((noinline)) void tile_##type(const panel *p, uint32_t n, const x_tile *x, uint32_t tokens, const sums *io) \
     { tile(PLP_TYPE_##type, p, n, x, tokens, io); }
 TILE(Q4_0) TILE(Q4_1) TILE(Q8_0) TILE(Q6_K)
 
@@ -293,7 +293,7 @@ void plp_avx2_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void *
             const uint8_t *p = data + r * rows->row_bytes + (size_t)b0 * f.bytes_per_8 / 8;
             size_t stride = rows->row_bytes;
             ahead next = { p + chunk_bytes, stride, n_rows, (uint32_t)(chunk_bytes / 64) + 2, 0 };
-            if (last) next.p = data + (size_t)(r + ROWS) * stride, next.n_rows = r + ROWS < r1 ? ROWS : 0;
+            if (last) next.p = data + (size_t)(r + ROWS) * stride, next.n_rows = ROWS;
 
             if (n_rows < ROWS) {
                 p = stage_rows(p, stride, n_rows, chunk_bytes, z->stage);
@@ -307,7 +307,7 @@ void plp_avx2_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void *
                 if (last) io = (sums){ io.from, y + (size_t)t * TILE_TOKENS * ldy + r, ldy, add, n_rows };
                 const uint32_t left = n - t * TILE_TOKENS;
                 fetch_until(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
-                f.tile(&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), left < TILE_TOKENS ? left : TILE_TOKENS, io);
+                f.tile(&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), left < TILE_TOKENS ? left : TILE_TOKENS, &io);
             }
         }
     }

@@ -22,6 +22,9 @@ void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void 
                         bool add, void *work);
 size_t plp_avx512_panel_work(uint32_t n, uint32_t k);
 size_t plp_avx512_float_work(uint32_t k);
+/* attn_f16_run in units of 16 tokens: block_len is a multiple of 16. */
+void   plp_avx512_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work);
+size_t plp_avx512_run_work(uint32_t head_dim);
 void   plp_fill_avx512_float(plp_kernels *k);
 void   plp_fill_avx512_vector(plp_kernels *k);
 void   plp_fill_avx512_attention(plp_kernels *k);

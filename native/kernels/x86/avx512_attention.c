@@ -4,7 +4,7 @@
  * Sixteen tokens are one register: a row of K times a broadcast query channel adds to sixteen scores at
  * once, without horizontal sums. Up to six queries share each loaded row; their outputs, 64 channels at a
  * time, stay in registers while V is read. The next tile is fetched meanwhile, K while K is used, V with V.
- * Where many queries share a tile (prefill) it is widened to f32 once for all of them.
+ * Many queries over a run of blocks (prefill) are avx512_run.c's.
  */
 #include "kernels/x86/avx512.h"
 
@@ -25,14 +25,13 @@ static void kv_put(void *tile, uint32_t block_len, uint32_t slot, const float *k
 typedef struct unit {
     const uint16_t *k;              /* row d at k + d * block_len */
     const uint16_t *v;              /* [UNIT][head_dim] */
-    const float    *wide_k, *wide_v;/* the same in f32, [head_dim][UNIT] and [UNIT][head_dim]; or NULL */
     const char     *next_k, *next_v;/* what to fetch, UNIT * head_dim halves each; or NULL */
     uint32_t        block_len, n_rows;  /* n_rows of V are there: fewer than UNIT in a block of 8 */
     uint32_t        lo[GROUP], hi[GROUP];
     bool            whole;          /* every range is all of the unit */
 } unit;
 
-INLINE void scores(const int n, const bool wide, const plp_attn *a, uint32_t i, const unit *u, __m512 out[GROUP])
+INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, __m512 out[GROUP])
 {
     const size_t dim = a->head_dim;         /* 64 bits: addresses that need no arithmetic of their own */
     const float *q[GROUP];
@@ -43,8 +42,8 @@ INLINE void scores(const int n, const bool wide, const plp_attn *a, uint32_t i, 
     }
     for (size_t d = 0; d < dim; d += 2) {
         if (u->next_k) _mm_prefetch(u->next_k + d * UNIT * sizeof(uint16_t), _MM_HINT_T0);
-        const __m512 k0 = wide ? _mm512_load_ps(u->wide_k + d * UNIT) : halves(u->k + (size_t)d * u->block_len);
-        const __m512 k1 = wide ? _mm512_load_ps(u->wide_k + (d + 1) * UNIT) : halves(u->k + (size_t)(d + 1) * u->block_len);
+        const __m512 k0 = halves(u->k + d * u->block_len);
+        const __m512 k1 = halves(u->k + (d + 1) * u->block_len);
         UNROLL for (int g = 0; g < n; g++) {
             even[g] = _mm512_fmadd_ps(splat(q[g][d]), k0, even[g]);
             odd[g] = _mm512_fmadd_ps(splat(q[g][d + 1]), k1, odd[g]);
@@ -55,8 +54,8 @@ INLINE void scores(const int n, const bool wide, const plp_attn *a, uint32_t i, 
 
 /* Channels d .. d + 16 * wide of n outputs. `whole` is known at compile time: a token that a query does not
  * see must not be touched, since 0 * NaN is NaN. */
-INLINE void gather_v(const int n, const int wide, const bool whole, const bool widened, plp_attn *a, uint32_t i, const unit *u,
-                     uint32_t d, const float p[GROUP][UNIT])
+INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a, uint32_t i, const unit *u, uint32_t d,
+                     const float p[GROUP][UNIT])
 {
     const uint32_t dim = a->head_dim;
     float *to = a->acc + (size_t)i * dim + d;
@@ -68,7 +67,7 @@ INLINE void gather_v(const int n, const int wide, const bool whole, const bool w
             for (int c = 0; c < wide; c += 2) _mm_prefetch(u->next_v + (t * dim + d + 16 * c) * sizeof(uint16_t), _MM_HINT_T0);
         __m512 v[WIDE];
         UNROLL for (int c = 0; c < wide; c++)
-            v[c] = widened ? _mm512_load_ps(u->wide_v + (size_t)t * dim + d + 16 * c) : halves(u->v + (size_t)t * dim + d + 16 * c);
+            v[c] = halves(u->v + (size_t)t * dim + d + 16 * c);
         UNROLL for (int g = 0; g < n; g++) {
             if (!whole && (t < u->lo[g] || t >= u->hi[g])) continue;
             const __m512 w = splat(p[g][t]);
@@ -79,50 +78,37 @@ INLINE void gather_v(const int n, const int wide, const bool whole, const bool w
         UNROLL for (int c = 0; c < wide; c++) _mm512_storeu_ps(to + g * dim + 16 * c, acc[g][c]);
 }
 
-INLINE void attend(const int n, const bool whole, const bool widened, plp_attn *a, uint32_t i, const unit *u)
+INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const unit *u)
 {
     float p[GROUP][UNIT];
     __m512 score[GROUP];
-    scores(n, widened, a, i, u, score);
+    scores(n, a, i, u, score);
     UNROLL for (int g = 0; g < n; g++)
         if (whole || u->lo[g] < u->hi[g]) _mm512_storeu_ps(p[g], soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]));
     uint32_t d = 0;
-    for (; d + 16 * WIDE <= a->head_dim; d += 16 * WIDE) gather_v(n, WIDE, whole, widened, a, i, u, d, p);
-    for (; d < a->head_dim; d += 16) gather_v(n, 1, whole, widened, a, i, u, d, p);
+    for (; d + 16 * WIDE <= a->head_dim; d += 16 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
+    for (; d < a->head_dim; d += 16) gather_v(n, 1, whole, a, i, u, d, p);
 }
 
 typedef void attend_fn(plp_attn *a, uint32_t i, const unit *u);
 #define ATTEND(n)                                                           \
     static __attribute__((noinline)) void attend_##n(plp_attn *a, uint32_t i, const unit *u) \
     {                                                                       \
-        if (!u->whole)       attend(n, false, false, a, i, u);              \
-        else if (u->wide_k)  attend(n, true, true, a, i, u);                \
-        else                 attend(n, true, false, a, i, u);               \
+        if (u->whole) attend(n, true, a, i, u);                             \
+        else          attend(n, false, a, i, u);                            \
     }
 ATTEND(1) ATTEND(2) ATTEND(3) ATTEND(4) ATTEND(5) ATTEND(6)
 static attend_fn *const attend_for[GROUP] = { attend_1, attend_2, attend_3, attend_4, attend_5, attend_6 };
-
-/* A unit in f32: to[0 .. dim][UNIT] is K, then [UNIT][dim] V. */
-static void widen(float *to, const uint16_t *k, uint32_t block_len, const uint16_t *v, uint32_t dim)
-{
-    for (uint32_t d = 0; d < dim; d++) _mm512_store_ps(to + d * UNIT, halves(k + (size_t)d * block_len));
-    for (uint32_t e = 0; e < UNIT * dim; e += 16) _mm512_store_ps(to + dim * UNIT + e, halves(v + e));
-}
 
 static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
 {
     const uint32_t dim = a->head_dim;
     const uint16_t *k = tile, *v = k + (size_t)dim * block_len, *follow = next;
-    float wide[2 * UNIT * 256] __attribute__((aligned(64)));
-    const bool widened = a->n_q >= 2 * GROUP && !seen.lo && block_len >= UNIT;
-
     for (uint32_t at = 0; at < block_len; at += UNIT) {
-        if (widened) widen(wide, k + at, block_len, v + (size_t)at * dim, dim);
         for (uint32_t i = 0; i < a->n_q; i += GROUP) {
             const uint32_t n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
             unit u = { .k = k + at, .v = v + (size_t)at * dim, .block_len = block_len, .whole = true,
-                       .n_rows = block_len < UNIT ? block_len : UNIT,
-                       .wide_k = widened ? wide : NULL, .wide_v = widened ? wide + UNIT * dim : NULL };
+                       .n_rows = block_len < UNIT ? block_len : UNIT };
             bool blind = true;
             for (uint32_t g = 0; g < n; g++) {
                 const uint32_t from = seen.lo ? seen.lo[i + g] : 0, to = seen.hi ? seen.hi[i + g] : block_len;
@@ -139,6 +125,19 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
             attend_for[n - 1](a, i, &u);
         }
     }
+}
+
+enum { MANY = 12 };         /* queries from which on lanes are better queries than tokens: avx512_run.c */
+
+static size_t attn_run_work(uint32_t n_q, uint32_t head_dim)
+{
+    return larger(plp_attn_in_turn_work(n_q, head_dim), plp_avx512_run_work(head_dim));
+}
+
+static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
+{
+    if (a->n_q < MANY || block_len % UNIT) plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+    else plp_avx512_run(a, tiles, block_len, seen, work);
 }
 
 static void attn_merge(plp_attn *into, const plp_attn *part)
@@ -170,6 +169,8 @@ void plp_fill_avx512_attention(plp_kernels *k)
 {
     k->kv_put = kv_put;
     k->attn_f16 = attn_f16;
+    k->attn_run_work = attn_run_work;
+    k->attn_f16_run = attn_f16_run;
     k->attn_merge = attn_merge;
     k->attn_finish = attn_finish;
 }

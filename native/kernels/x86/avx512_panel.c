@@ -42,13 +42,23 @@ INLINE __m512i bytes_of(int v) { return _mm512_set1_epi8((char)v); }
 INLINE __m512i low4(__m512i v)  { return _mm512_and_si512(v, bytes_of(15)); }
 INLINE __m512i high4(__m512i v) { return low4(_mm512_srli_epi16(v, 4)); }
 
-/* One half-precision number of each of 16 rows. */
-INLINE __m512 column_of_halves(const uint8_t *p, size_t stride)
+/* Four bytes of each of 16 rows. Through an array they would wait for its stores. */
+INLINE __m512i column_of_dwords(const uint8_t *p, size_t stride)
 {
-    uint16_t h[16];
-    UNROLL for (int i = 0; i < 16; i++) h[i] = load_u16(p + i * stride);
-    return halves(h);
+    __m128i v[4];
+    UNROLL for (int i = 0; i < 4; i++, p += 4 * stride) {
+        v[i] = _mm_cvtsi32_si128((int)load_u32(p));
+        v[i] = _mm_insert_epi32(v[i], (int)load_u32(p + stride), 1);
+        v[i] = _mm_insert_epi32(v[i], (int)load_u32(p + 2 * stride), 2);
+        v[i] = _mm_insert_epi32(v[i], (int)load_u32(p + 3 * stride), 3);
+    }
+    const __m512i low = _mm512_inserti32x4(_mm512_castsi128_si512(v[0]), v[1], 1);
+    return _mm512_inserti64x4(low, _mm256_set_m128i(v[3], v[2]), 1);
 }
+
+/* The half-precision numbers in a column's low and high words. */
+INLINE __m512 low_halves(__m512i column)  { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(column)); }
+INLINE __m512 high_halves(__m512i column) { return low_halves(_mm512_srli_epi32(column, 16)); }
 
 /* Eight bytes of each of 16 rows -> out[j]: byte j of rows 0..15. */
 INLINE void transpose_16x8_bytes(const uint64_t row[16], __m128i out[8])
@@ -73,7 +83,7 @@ static void unpack_q8_0(const uint8_t *p, size_t stride, uint32_t n_blocks, set 
             transpose_16x4(p + 2 + 16 * half, stride, v);
             UNROLL for (uint32_t c = 0; c < 4; c++) put_w(o, b, 4 * half + c, _mm512_xor_si512(v[c], bytes_of(0x80)));
         }
-        put_s(o, b, column_of_halves(p, stride));
+        put_s(o, b, low_halves(column_of_dwords(p, stride)));
     }
 }
 
@@ -87,8 +97,9 @@ INLINE void unpack_nibbles(const uint8_t *p, size_t stride, uint32_t n_blocks, s
             put_w(o, b, c, _mm512_add_epi8(low4(v[c]), bytes_of(offset)));
             put_w(o, b, c + 4, _mm512_add_epi8(high4(v[c]), bytes_of(offset)));
         }
-        put_s(o, b, column_of_halves(p, stride));
-        if (head == 4) put_m(o, b, column_of_halves(p + 2, stride));
+        const __m512i header = column_of_dwords(p, stride);
+        put_s(o, b, low_halves(header));
+        if (head == 4) put_m(o, b, high_halves(header));
     }
 }
 static void unpack_q4_0(const uint8_t *p, size_t stride, uint32_t n, set o) { unpack_nibbles(p, stride, n, o, 2, 128 - 8); }
@@ -103,8 +114,8 @@ static void unpack_q4_k(const uint8_t *p, size_t stride, uint32_t n_blocks, set 
         for (uint32_t i = 0; i < 16; i++) q4_k_scales(p + i * stride + 4, &sc[i], &min[i]);
         transpose_16x8_bytes(sc, sc_of);
         transpose_16x8_bytes(min, min_of);
-        const __m512 d = column_of_halves(p, stride);
-        const __m512 dmin = _mm512_xor_ps(column_of_halves(p + 2, stride), splat(-0.0f));
+        const __m512i header = column_of_dwords(p, stride);
+        const __m512 d = low_halves(header), dmin = _mm512_xor_ps(high_halves(header), splat(-0.0f));
         UNROLL for (uint32_t j = 0; j < 8; j++) {
             put_s(o, b + j, _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(sc_of[j]))));
             put_m(o, b + j, _mm512_mul_ps(dmin, _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(min_of[j]))));
@@ -128,7 +139,7 @@ INLINE __m512i join6(__m512i low, __m512i high)
 static void unpack_q6_k(const uint8_t *p, size_t stride, uint32_t n_blocks, set o)
 {
     for (uint32_t b = 0; b < n_blocks; b += 8, p += 210) {
-        const __m512 d = column_of_halves(p + 208, stride);
+        const __m512 d = high_halves(column_of_dwords(p + 206, stride));
         for (uint32_t half = 0; half < 2; half++) {
             uint64_t sc[16];
             __m128i sc_of[8];
@@ -186,12 +197,12 @@ typedef struct sums {
 /* Without this gcc loads a weight register again for every token, and loads become the limit. */
 #define KEEP(v) __asm__("" : "+v"(v))
 
-INLINE void tile(const int form, const int sets, const int tokens, const panel *p, uint32_t n_blocks, const x_tile *x, sums io)
+INLINE void tile(const int form, const int sets, const int tokens, const panel *p, uint32_t n_blocks, const x_tile *x, const sums *io)
 {
     __m512 acc[SETS][TILE_TOKENS];
     UNROLL for (int r = 0; r < sets; r++)
         UNROLL for (int t = 0; t < tokens; t++)
-            acc[r][t] = io.from ? _mm512_loadu_ps(io.from + t * PANEL_ROWS + r * 16) : _mm512_setzero_ps();
+            acc[r][t] = io->from ? _mm512_loadu_ps(io->from + t * PANEL_ROWS + r * 16) : _mm512_setzero_ps();
 
     const uint8_t *w = p->w[0][0];
     const float *s = p->s, *m = p->m;
@@ -237,17 +248,17 @@ INLINE void tile(const int form, const int sets, const int tokens, const panel *
     }
     UNROLL for (int r = 0; r < sets; r++)
         UNROLL for (int t = 0; t < tokens; t++) {
-            const __mmask16 mask = r == sets - 1 ? io.mask : 0xffff;
-            float *to = io.to + t * io.ld + r * 16;
-            const __m512 v = io.add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), acc[r][t]) : acc[r][t];
+            const __mmask16 mask = r == sets - 1 ? io->mask : 0xffff;
+            float *to = io->to + t * io->ld + r * 16;
+            const __m512 v = io->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), acc[r][t]) : acc[r][t];
             _mm512_mask_storeu_ps(to, mask, v);
         }
 }
 
-typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, sums io);
+typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, const sums *io);
 #define TILE(form, sets, tokens)                                                                                   \
     static __attribute__((noinline)) void tile_##form##_##sets##x##tokens(const panel *p, uint32_t n, const x_tile *x, \
-                                                                          sums io)                                 \
+                                                                          const sums *io)                          \
     { tile(PLP_FORM_##form, sets, tokens, p, n, x, io); }
 #define TILES(form, sets) TILE(form, sets, 1) TILE(form, sets, 2) TILE(form, sets, 3) TILE(form, sets, 4)
 TILES(SYM, 1) TILES(SYM, 2) TILES(SYM, 3)
@@ -299,7 +310,7 @@ void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void
                 else f.unpack(stage_rows(p + s * 16 * stride, stride, left, chunk_bytes, z->stage), chunk_bytes, len, o);
             }
             ahead next = { p + chunk_bytes, stride, n_rows, (uint32_t)(chunk_bytes / 64) + 2, 0 };
-            if (last) next.p = data + (size_t)(r + step) * stride, next.n_rows = r + step < r1 ? n_rows : 0;
+            if (last) next.p = data + (size_t)(r + step) * stride, next.n_rows = step;
 
             for (uint32_t t = 0; t < n_tiles; t++) {
                 const uint32_t tokens = n - t * TILE_TOKENS < TILE_TOKENS ? n - t * TILE_TOKENS : TILE_TOKENS;
@@ -312,7 +323,7 @@ void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void
                     io.mask = lanes_below(n_rows - (sets - 1) * 16);
                 }
                 fetch_until(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
-                tile_for[f.form][sets - 1][tokens - 1](&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), io);
+                tile_for[f.form][sets - 1][tokens - 1](&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), &io);
             }
         }
     }
