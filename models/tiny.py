@@ -15,7 +15,6 @@ from .llama import Shape, array_tensor, tensor_shapes, write_model
 from .vocabs import CHATML, byte_vocab
 
 START, END = 256, 257               # the control tokens' ids
-FIRST_PIECE = 258
 
 TINY = Shape(n_layers=2, n_embd=64, n_ff=128, n_heads=4, n_kv_heads=2, head_dim=16, n_vocab=300, context=512)
 TINY_PIECES = ["th", "he", "in", "er", "an", "re", "on", "at", "en", "nd", "ti", "es", "or", "te", "of", "ed", "is", "it",
@@ -48,19 +47,20 @@ def tiny(path, type="F32", *, shape=TINY, seed=1, edit=None, template=CHATML):
     return write_model(path, shape, vocab, tensors, name="tiny", file_type=type)
 
 
-def puppet(path, say, *, gain=4.0, cycle=False, context=512, type="F32", edit=None, template=CHATML):
+def puppet(path, say, *, gain=4.0, cycle=False, context=512, type="F32", edit=None, template=CHATML, control=("<|im_start|>", "<|im_end|>")):
     """
     A model whose greedy answer is ``say``, after any prompt whose last token is not part of it.
 
     ``say`` is a list of pieces (text or bytes) and token ids. A single byte is its own token; longer
-    pieces become tokens from 258 on, in order of appearance. After the last one comes END, or with
-    ``cycle`` the first again. A token has one successor, so none may be said twice.
+    pieces become tokens after the control tokens, in order of appearance. After the last one comes the
+    last control token, which ends an answer, or with ``cycle`` the first again. A token has one
+    successor, so none may be said twice.
 
     How: one layer that adds nothing (attn_output and ffn_down are 0), the identity as embedding,
     and in row j of the output matrix ``gain`` in column i where token j follows token i. The
     successor's logit is gain * sqrt(320 / (1 + 320e-5)) = 71.44 for 4.0, every other 0.
     """
-    pieces, chain = [], []
+    pieces, chain, end = [], [], 255 + len(control)
     for piece in say:
         if isinstance(piece, int):
             chain.append(piece)
@@ -71,17 +71,17 @@ def puppet(path, say, *, gain=4.0, cycle=False, context=512, type="F32", edit=No
             continue
         if raw not in pieces:
             pieces.append(raw)
-        chain.append(FIRST_PIECE + pieces.index(raw))
+        chain.append(256 + len(control) + pieces.index(raw))
     if not chain or len(set(chain)) != len(chain):
         raise ValueError("say at least one token, and none twice: a token has one successor")
-    if END in chain[:-1]:
-        raise ValueError("<|im_end|> can only come last")
+    if end in chain[:-1]:
+        raise ValueError(f"{control[-1]} can only come last")
 
     n = PUPPET.n_vocab
     follow = np.full(n, chain[0])                                       # whatever was said before: begin
-    for token, successor in zip(chain, chain[1:] + [chain[0] if cycle else END]):
+    for token, successor in zip(chain, chain[1:] + [chain[0] if cycle else end]):
         follow[token] = successor
-    follow[END] = chain[0]
+    follow[end] = chain[0]
 
     shape = Shape(**{**PUPPET.__dict__, "context": context})
     rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def puppet(path, say, *, gain=4.0, cycle=False, context=512, type="F32", edit=No
             values[name] = (rng.standard_normal(dims) * 0.05).astype(np.float32)
     if edit:
         edit(values)
-    vocab = byte_vocab(n, pieces=pieces, merges=[("\x00", "\x01")], template=template)
+    vocab = byte_vocab(n, pieces=pieces, merges=[("\x00", "\x01")], template=template, control=control)
     tensors = [array_tensor(name, v, "F32" if v.ndim == 1 else type) for name, v in values.items()]
     return write_model(path, shape, vocab, tensors, name="puppet", file_type=type)
 

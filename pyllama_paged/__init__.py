@@ -17,6 +17,7 @@ from .memory import Counters, Memory, SessionMemory
 from .model import Model, ModelInfo
 from .parallel import Continuation, Several, Sharing
 from .prefix import Prefix
+from .reasoning import Reasoning
 from .sampling import Sampling
 from .session import Session, Sync
 from .store import PrefixStore
@@ -26,5 +27,5 @@ from .vocab import Vocab, VocabInfo
 __version__ = _text_of(_lib.plp_version())
 __all__ = [
     "Answer", "AsyncStream", "Continuation", "Counters", "Memory", "Model", "ModelInfo", "Prefix", "PrefixStore",
-    "Sampling", "Session", "SessionMemory", "Several", "Sharing", "Stats", "Stream", "Sync", "Vocab", "VocabInfo", "errors", "__version__", *_errors,
+    "Reasoning", "Sampling", "Session", "SessionMemory", "Several", "Sharing", "Stats", "Stream", "Sync", "Vocab", "VocabInfo", "errors", "__version__", *_errors,
 ]

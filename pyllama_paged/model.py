@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ._native import Handle, call, ffi, lib, text_of
 from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
 from .memory import Counters, Memory, parse_bytes
+from .stream import Opening
 from .vocab import Vocab, token_array
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .parallel import Several
     from .prefix import Prefix
     from .pressure import PressureWatcher
+    from .reasoning import Thinking
     from .session import Session
     from .store import PrefixStore
     from .template import ChatTemplate
@@ -244,36 +246,50 @@ class Model:
         """A conversation as the tokens that the model's template makes of it, ready for an answer."""
         return self._chat_tokens(messages, {}, variables)[0]
 
-    def _chat_tokens(self, messages, known: dict[str, list[int]], variables) -> tuple[list[int], tuple[str, list[int]]]:
+    @cached_property
+    def _thinking(self) -> "Thinking":
+        from .reasoning import Thinking
+
+        return Thinking(self.template, self.vocab)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether this model marks its reasoning, so that answers come with it apart (`Answer.reasoning`)."""
+        return self._thinking.form is not None
+
+    def _chat_tokens(self, messages, known: dict[str, list[int]], variables) -> "tuple[list[int], Opening]":
         """
-        The tokens, and the plain text they end in (with its own tokens), which an answer continues.
+        The tokens, and what an answer continues.
 
         `known` maps plain texts to the tokens they came from, so that an answer given once keeps its tokens
         even where the tokenizer would cut the same text differently.
         """
         tokens: list[int] = []
-        opening: tuple[str, list[int]] = ("", [])
-        for part in self.template.render(messages, **variables):
+        text, ids = "", []
+        parts = self.template.render(self._thinking.shaped(messages), **variables)
+        for part in parts:
             if isinstance(part, int):
                 tokens.append(part)
-                opening = ("", [])
+                text, ids = "", []
             else:
                 ids = known.get(part) or self.vocab.tokenize(part, strip=bool(tokens) and self.vocab.strips(tokens[-1]))
                 tokens += ids
-                opening = (part, ids)
+                text = part
         if not tokens:
             raise TemplateError("the chat template makes nothing of these messages")
-        return tokens, opening
+        return tokens, Opening(text, ids, self._thinking.splitter(parts))
 
     # ---- computing
 
     def session(self, *, system: str | None = None, messages: Sequence[dict] = (), template: Mapping | None = None,
-                when_full: Literal["stop", "shift"] = "stop") -> "Session":
+                think: bool | str | None = None, when_full: Literal["stop", "shift"] = "stop") -> "Session":
         """
         A new conversation.
 
         messages   its history so far; `system` is a first message of that role
         template   variables for the chat template, for every message: {"tools": [...]}
+        think      reasoning on (True), off (False), or an effort ("low", "medium", "high"), as far as the model's
+                   template has such a switch; None: as the template does by itself
         when_full  what happens at the context limit: "stop" raises `ContextFull`, or ends the answer, and
                    nothing is lost; "shift" gives up the oldest whole turns, keeps what comes before them, and
                    computes the rest anew
@@ -281,9 +297,10 @@ class Model:
         from .session import Session
 
         history = _with_system(system, messages)
+        variables = {**(template or {}), **(self._thinking.variables(think) if think is not None else {})}
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)
-        return Session(self, out[0], history, template=template, when_full=when_full)
+        return Session(self, out[0], history, template=variables, when_full=when_full)
 
     def resume(self, path: str | os.PathLike) -> "Session":
         """

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from ._native import Gate, Handle, call, ffi, lib
 from .errors import Busy, Cancelled, Closed, ContextFull, FileAccessError, InvalidArgument, ModelFileError, NumericError
 from .memory import SessionMemory
+from .reasoning import SWITCHES
 from .sampling import Sampling
-from .stream import Answer, AsyncStream, Stream
+from .stream import Answer, AsyncStream, Opening, Stream
 from .text import Characters, StopStrings
 from .vocab import token_array
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from .model import Model
     from .prefix import Prefix
+    from .reasoning import Splitter
 
 __all__ = ["Session", "Sync"]
 
@@ -67,6 +69,7 @@ class Session:
         self._stream: weakref.ref[Stream] | None = None
         self._known: dict[str, list[int]] = {}      # texts of answers given -> their tokens
         self._unfinished: tuple[str, list[int]] | None = None   # the same of an answer that `resume` may go on with
+        self._splitter: Splitter | None = None      # of the last answer, where it ended
         self._cancel_lock = threading.Lock()        # so that no cancel outlives the work it was meant for
         self._inside = self._cancelled = False
         self._characters = Characters()             # may hold half a character between two answers
@@ -135,7 +138,7 @@ class Session:
         with self._gate:
             self._settle()
             report = self._adopt(tokens)
-            self._characters = Characters()
+            self._characters, self._splitter = Characters(), None
             return report
 
     def feed(self, tokens: Sequence[int]) -> None:
@@ -191,7 +194,7 @@ class Session:
         with self._gate:
             self._settle()
             call(lib.plp_session_rewind, self.pointer, n)
-            self._characters = Characters()
+            self._characters, self._splitter = Characters(), None
 
     def fork(self) -> "Session":
         """A second session with the same timeline and messages. It shares every block until one of the two writes."""
@@ -201,6 +204,7 @@ class Session:
             twin = Session(self.model, out[0], [dict(m) for m in self.messages], template=self.template, when_full=self._when_full)
             twin._known = dict(self._known)
             twin._unfinished = self._unfinished
+            twin._splitter = self._splitter.copy() if self._splitter else None
             if self.prefix is not None:
                 self.prefix.adopt(twin)
             return twin
@@ -257,7 +261,7 @@ class Session:
         max_tokens  None: until the model is done or the context is full
         stop        up to four strings that end the answer; they are not part of it
         sampling    or its settings by name: temperature=0.8, seed=1 ...
-        template    variables for the chat template: {"tools": [...], "enable_thinking": False}
+        template    variables for the chat template: {"tools": [...]}
 
         If the template refuses the messages or they do not fit, the session stays as it was.
         """
@@ -282,7 +286,7 @@ class Session:
                 report = self.sync(tokens)
             self.messages = history
             stream = self._begin(settings, stops, max_tokens, lambda answer: self._said(answer, back, opening),
-                                 report=report, exclusive=_exclusive)
+                                 report=report, exclusive=_exclusive, splitter=opening.splitter)
             answer = stream.answer              # the stream itself, in its own attribute, would never be collected
             answer.dropped_messages = dropped
             stream.make_room = lambda token: self._make_room(answer, variables, token)
@@ -311,7 +315,7 @@ class Session:
             if not len(self):
                 raise InvalidArgument("the session has no tokens, so there is nothing to go on with")
             opening = self._unfinished
-            return self._begin(settings, stops, max_tokens, lambda answer: self._went_on(answer, opening))
+            return self._begin(settings, stops, max_tokens, lambda answer: self._went_on(answer, opening), splitter=self._splitter)
 
     def complete(self, prompt: str | bytes | Sequence[int], *, max_tokens: int | None = None,
                  stop: str | Iterable[str] | None = None, sampling: Sampling | None = None, **changes) -> Stream:
@@ -375,6 +379,18 @@ class Session:
             self.messages, self._unfinished = kept, None
             return gone
 
+    # ---- reasoning
+
+    @property
+    def think(self) -> dict:
+        """The template variables that say whether, or how much, the model reasons; empty: as the template does by itself."""
+        return {name: value for name, value in self.template.items() if name in SWITCHES}
+
+    @think.setter
+    def think(self, setting: bool | str | None) -> None:
+        changes = self.model._thinking.variables(setting)
+        self.template = {name: value for name, value in self.template.items() if name not in SWITCHES} | changes
+
     # ---- the context limit
 
     @property
@@ -437,7 +453,7 @@ class Session:
         with self._gate:
             self._settle()
             note = pack({"messages": self.messages, "template": self.template, "known": self._known, "unfinished": self._unfinished,
-                         "when_full": self._when_full})
+                         "splitter": self._splitter.state if self._splitter else None, "when_full": self._when_full})
             call(lib.plp_session_set_note, self.pointer, note, len(note))
             prefix = self.prefix
             begins = prefix is not None and prefix.path is not None and prefix.path.exists() and self._begins_with(prefix.tokens)
@@ -455,7 +471,7 @@ class Session:
     def _restore(self, note: Mapping) -> None:
         """What `save` noted. A file is anybody's, so everything has its type checked."""
         messages, template, known = note.get("messages", []), note.get("template", {}), note.get("known", {})
-        unfinished, policy = note.get("unfinished"), note.get("when_full", "stop")
+        unfinished, splitter, policy = note.get("unfinished"), note.get("splitter"), note.get("when_full", "stop")
 
         def ids(value) -> bool:
             return isinstance(value, list) and all(type(i) is int and 0 <= i < self.model.info.n_vocab for i in value)
@@ -463,11 +479,14 @@ class Session:
         sound = isinstance(messages, list) and all(isinstance(m, dict) for m in messages) and isinstance(template, dict) \
             and isinstance(known, dict) and all(map(ids, known.values())) and policy in ("stop", "shift") \
             and (unfinished is None or (isinstance(unfinished, list) and len(unfinished) == 2
-                                        and isinstance(unfinished[0], str) and ids(unfinished[1])))
+                                        and isinstance(unfinished[0], str) and ids(unfinished[1]))) \
+            and (splitter is None or (isinstance(splitter, list) and len(splitter) == 4 and all(isinstance(s, str) for s in splitter[:3])
+                                      and isinstance(splitter[3], str | None)))
         if not sound:
             raise ModelFileError("the file's note is not that of a conversation")
         self.messages, self.template, self._known, self._when_full = messages, template, known, policy
         self._unfinished = tuple(unfinished) if unfinished is not None else None
+        self._splitter = self.model._thinking.restored(splitter) if splitter else None
 
     # ---- inside
 
@@ -510,8 +529,9 @@ class Session:
         call(lib.plp_session_feed, self.pointer, ffi.new("int32_t[]", [token]), 1)
 
     def _begin(self, settings: Sampling, stops: StopStrings, max_tokens: int | None, ended, *,
-               report: Sync | None = None, exclusive: bool = False) -> Stream:
-        stream = Stream(self, settings, stops, max_tokens, ended, exclusive)
+               report: Sync | None = None, exclusive: bool = False, splitter: "Splitter | None" = None) -> Stream:
+        self._splitter = splitter
+        stream = Stream(self, settings, stops, max_tokens, ended, splitter, exclusive)
         stats = stream.answer.stats
         stats.prompt_tokens = len(self)
         stats.reused_tokens = report.kept + report.reused if report else self.n_computed
@@ -519,27 +539,31 @@ class Session:
         self._stream = weakref.ref(stream)
         return stream
 
-    def _said(self, answer: Answer, back: list[dict], opening: tuple[str, list[int]]) -> None:
+    def _said(self, answer: Answer, back: list[dict], opening: Opening) -> None:
         """An answer ended: it becomes a message, unless it was broken off before it said anything."""
         if not answer.tokens and answer.finish in ("cancelled", "interrupted", "error"):
             self.messages = back
             return
         self.messages.append({"role": "assistant", "content": answer.text})
+        if answer.reasoning:
+            self.messages[-1]["reasoning_content"] = answer.reasoning
         self._remember(opening, answer)
 
     def _went_on(self, answer: Answer, opening: tuple[str, list[int]] | None) -> None:
         if opening is not None and self.messages and self.messages[-1].get("role") == "assistant":
-            self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + answer.text}
+            last = self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + answer.text}
+            if answer.reasoning:
+                last["reasoning_content"] = last.get("reasoning_content", "") + answer.reasoning
             self._remember(opening, answer)
 
-    def _remember(self, opening: tuple[str, list[int]], answer: Answer) -> None:
+    def _remember(self, opening: Sequence, answer: Answer) -> None:
         """The next rendering will hold this text; it shall become these tokens, which are computed."""
         vocab, ids = self.model.vocab, list(answer.tokens)
         if ids and vocab.ends(ids[-1]):
             ids.pop()
-        text, tokens = opening[0] + answer.text, opening[1] + ids
+        text, tokens = opening[0] + answer.raw, opening[1] + ids
         self._unfinished = (text, tokens) if answer.finish != "stop" else None
-        if vocab.detokenize_bytes(ids, control=True) == answer.text.encode():
+        if vocab.detokenize_bytes(ids, control=True) == answer.raw.encode():
             self._known[text] = tokens
 
 

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import Cancelled, ContextFull
+from .reasoning import Reasoning, Splitter
 from .text import StopStrings
 
 if TYPE_CHECKING:
     from .sampling import Sampling
     from .session import Session
 
-__all__ = ["Answer", "AsyncStream", "Stats", "Stream"]
+__all__ = ["Answer", "AsyncStream", "Opening", "Stats", "Stream"]
+
+
+class Opening(NamedTuple):
+    """What an answer continues: the plain text (and its tokens) that a rendered conversation ends in."""
+
+    text: str
+    tokens: list[int]
+    splitter: Splitter | None       #: in the state in which the conversation ends; None: the model marks no reasoning
 
 
 @dataclass
@@ -53,7 +64,9 @@ class Answer:
              the context limit), "cancelled", "interrupted" (the caller broke it off), "error"
     """
 
-    text: str = ""
+    text: str = ""                  #: the answer itself
+    reasoning: str = ""             #: what the model thought before it, where its marks are known (`Model.thinks`)
+    raw: str = ""                   #: all that was said, with the marks that are text
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: str | None = None
@@ -68,19 +81,23 @@ class Answer:
 
 class Stream:
     """
-    Iterate for the pieces (never half a character), or `read()` for the whole.
+    Iterate for the pieces (never half a character), or `read()` for the whole answer. Pieces of the model's
+    reasoning are of the type `Reasoning`, a str; stop strings are looked for in the answer alone.
 
     Leaving the loop early is fine: what was said stays in the session. The attributes of `Answer` can be read
     at any time: `stream.text`, `stream.finish`, `stream.stats`.
     """
 
     def __init__(self, session: "Session", sampling: "Sampling", stops: StopStrings, max_tokens: int | None,
-                 ended, exclusive: bool = False):
+                 ended, splitter: Splitter | None = None, exclusive: bool = False):
         self.session = session
         self.answer = Answer()
         self._native, self._keep = sampling.native()
         self._stops = stops
         self._max_tokens = max_tokens
+        self._splitter = splitter                   # keeps reasoning apart
+        self._marks: Mapping[int, str] = session.model._thinking.tokens if splitter else {}     # its control tokens
+        self._ready: deque[str] = deque()           # split, not yet handed out
         self._ended = ended                         # told once, with the answer, when nothing more comes
         self._owner = None if exclusive else threading.get_ident()
         self.cancelled = False
@@ -92,12 +109,12 @@ class Stream:
     def __next__(self) -> str:
         with self.session._gate:
             try:
-                while self.answer.finish is None:
-                    if piece := self._advance():
-                        self.answer.text += piece
-                        if self.answer.finish is not None:
-                            self._end(self.answer.finish)
-                        return piece
+                while self.answer.finish is None and not self._ready:
+                    self._advance()
+                if self._ready:
+                    if self.answer.finish is not None and len(self._ready) == 1:
+                        self._end(self.answer.finish)
+                    return self._ready.popleft()
             except BaseException as problem:
                 self._end("cancelled" if isinstance(problem, Cancelled) else
                           "interrupted" if isinstance(problem, KeyboardInterrupt) else "error")
@@ -105,11 +122,12 @@ class Stream:
             self._end(self.answer.finish)
             raise StopIteration
 
-    def _advance(self) -> str:
-        """One token further; the text that is now safe to show. Sets `finish` with the last of it."""
+    def _advance(self) -> None:
+        """One token further; what is now safe to show becomes ready. Sets `finish` with the last of it."""
         session, answer, began = self.session, self.answer, time.perf_counter()
         if self._max_tokens is not None and len(answer.tokens) >= self._max_tokens:
-            return self._last("length")
+            self._last("length")
+            return
         for _ in session._steps():
             self._check()
         self._check()
@@ -121,29 +139,48 @@ class Stream:
         except ContextFull:
             if not self.make_room(token):
                 answer.context_full = True
-                return self._last("length")
+                self._last("length")
+                return
         answer.tokens.append(token)
         answer.logprobs.append(logprob)
         answer.stats.answer_tokens += 1
         if session.model.vocab.ends(token):
-            piece = self._last("stop")
+            self._last("stop")
+        elif token in self._marks:
+            self._say(self._splitter.mark(self._marks[token]))
         else:
-            piece = self._stops.push(session._characters.push(session.model.vocab.token_bytes(token)))
-            if self._stops.hit is not None:
-                answer.finish, answer.stop_string = "stop", self._stops.hit
+            self._push(session._characters.push(session.model.vocab.token_bytes(token)))
         answer.stats.answer_seconds += time.perf_counter() - began
-        return piece
 
-    def _last(self, finish: str) -> str:
-        """Ends the answer: what stop strings held back is text after all. Half a character is only given up
-        where the model is done; otherwise it waits for `resume`."""
+    def _push(self, text: str) -> None:
+        self.answer.raw += text
+        self._say([text] if self._splitter is None else self._splitter.push(text))
+
+    def _say(self, pieces: Iterable[str]) -> None:
+        answer = self.answer
+        for piece in pieces:
+            if self._stops.hit is not None:
+                return
+            if isinstance(piece, Reasoning):
+                answer.reasoning += piece
+            else:
+                piece = self._stops.push(piece)
+                answer.text += piece
+                if self._stops.hit is not None:
+                    answer.finish, answer.stop_string = "stop", self._stops.hit
+            if piece:
+                self._ready.append(piece)
+
+    def _last(self, finish: str) -> None:
+        """Ends the answer: what stop strings held back is text after all. Half a character, or half a mark, is only
+        given up where the model is done; otherwise it waits for `resume`."""
+        if finish == "stop":
+            self._push(self.session._characters.finish())
+            self._say(self._splitter.finish() if self._splitter else ())
+        if self._stops.hit is None and (rest := self._stops.finish()):
+            self.answer.text += rest
+            self._ready.append(rest)
         self.answer.finish = finish
-        rest = self.session._characters.finish() if finish == "stop" else ""
-        piece = self._stops.push(rest)
-        if self._stops.hit is not None:
-            self.answer.stop_string = self._stops.hit
-            return piece
-        return piece + self._stops.finish()
 
     def _check(self) -> None:
         if self.cancelled:

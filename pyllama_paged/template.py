@@ -25,8 +25,10 @@ from collections.abc import Mapping, Sequence
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes as nodes
 import jinja2.sandbox
+import jinja2.visitor
 
 from .errors import TemplateError
 
@@ -45,12 +47,18 @@ PLAIN = (
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 
-MAX_SOURCE = 1 << 20        # characters of a template
-MAX_TEXT = 1 << 25          # characters of any string a template builds
+MAX_SOURCE = 1 << 17        # characters of a template
+MAX_NODES = 20_000          # of its syntax tree: ten times what the longest ones have
+MAX_TEXT = 1 << 23          # characters of any string that it builds, or of all strings in a list
+MAX_BUILT = 1 << 27         # characters of all strings that one rendering builds
+MAX_ITEMS = 1 << 17         # of a list
+MAX_DEPTH = 100             # of lists in lists
 MAX_TICKS = 1_000_000       # loop turns and calls of one rendering
-MAX_SECONDS = 5.0
+MAX_SECONDS = 1.0           # of this thread's CPU time: a busy machine makes no template hostile
 MAX_NUMBER = 100_000        # in a call: widths, indents, counts
 _GROWING = {"replace", "join", "expandtabs", "translate", "indent", "batch", "slice"}
+_CHEAP = {"length", "count", "first", "last", "items", "attr", "default", "d", "list", "map", "select", "selectattr", "reject",
+          "rejectattr", "random", "reverse", "batch", "slice"}      # filters that look at no item's inside
 
 
 class _Generation(jinja2.ext.Extension):
@@ -63,13 +71,45 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Checks(jinja2.visitor.NodeTransformer):
+    """Puts checks around what no call can be intercepted in: comparing, slicing, hashing."""
+
+    def _checked(self, node: nodes.Expr, how: str = "light") -> nodes.Expr:
+        if isinstance(node, nodes.Const):
+            return node
+        return nodes.Call(nodes.EnvironmentAttribute(how), [node], [], None, None).set_lineno(node.lineno, override=True)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:
+        self.generic_visit(node)
+        if any(isinstance(o.expr, nodes.Const) and o.op not in ("in", "notin") for o in node.ops):
+            return node                 # as cheap as the constant
+        node.expr = self._checked(node.expr)
+        for operand in node.ops:
+            operand.expr = self._checked(operand.expr)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Test:
+        self.generic_visit(node)
+        node.args = [self._checked(a) for a in node.args or ()]
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return self._checked(node, "built") if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Pair:
+        self.generic_visit(node)
+        node.key = self._checked(node.key)
+        return node
+
+
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The immutable sandbox, with a budget counted at every loop turn, call, filter and join."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False,
+        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, finalize=self.light,
                          extensions=["jinja2.ext.loopcontrols", _Generation])
         self.concat = self.join
         self.globals.pop("lipsum", None)
@@ -78,12 +118,11 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         for name in ("pprint", "urlize", "wordwrap", "xmlattr"):      # for web pages; their cost is hard to bound
             self.filters.pop(name, None)
         self.filters = {name: self._guarded(function, name) for name, function in self.filters.items()}
-        self.ticks = 0
-        self.deadline = 0.0
+        self.start()
 
     def start(self) -> None:
-        self.ticks = 0
-        self.deadline = time.monotonic() + MAX_SECONDS
+        self.ticks = self.n_built = 0
+        self.deadline = time.thread_time() + MAX_SECONDS
 
     # ---- the budget
 
@@ -91,7 +130,7 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.ticks += 1
         if self.ticks > MAX_TICKS:
             raise jinja2.sandbox.SecurityError(f"it goes round more than {MAX_TICKS:,} times")
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise jinja2.sandbox.SecurityError(f"it runs longer than {MAX_SECONDS:.0f} s")
         return ""
 
@@ -100,19 +139,38 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             if isinstance(value, int) and not -MAX_NUMBER <= value <= MAX_NUMBER:
                 raise jinja2.sandbox.SecurityError(f"it asks for a size of {value:.3g}")
 
-    def _sized(self, value):
-        if isinstance(value, (str, bytes, list, tuple)) and len(value) > MAX_TEXT:
-            raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+    def built(self, value):
+        """A value that was made just now."""
+        self.tick()
+        if isinstance(value, (str, bytes)):
+            self.n_built += len(value)
+            if len(value) > MAX_TEXT or self.n_built > MAX_BUILT:
+                raise _too_long()
+        elif isinstance(value, (list, tuple)) and len(value) > MAX_ITEMS:
+            raise jinja2.sandbox.SecurityError(f"it builds a list of more than {MAX_ITEMS:,} items")
+        return value
+
+    def light(self, value):
+        """A value that is written, compared or hashed: lists in lists can be far more than they hold in memory."""
+        if isinstance(value, (list, tuple, Mapping)):
+            self.tick()
+            _weight(value)
         return value
 
     def _bounded(self, name: str, value, args) -> None:
         """What a call may not ask for: huge numbers, and products of two large things."""
         self._small(args)
+        heaviest = max(map(_weight, args), default=0)
         if name in _GROWING and isinstance(value, (str, list, tuple)):
-            factor = max((len(a) if isinstance(a, (str, list, tuple, Mapping)) else a for a in args
-                          if isinstance(a, (str, list, tuple, Mapping, int))), default=1)
+            factor = max([heaviest, *(a for a in args if isinstance(a, int))])
             if len(value) * factor > 8 * MAX_TEXT:
-                raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+                raise _too_long()
+        if name in ("format", "format_map") and isinstance(value, str):
+            _narrow(value)
+            if max(value.count("{"), value.count("%")) * heaviest > MAX_TEXT:
+                raise _too_long()
+        if name == "sum" and any(isinstance(a, (str, list, tuple)) for a in args[1:]):
+            raise jinja2.sandbox.SecurityError("it sums up lists")
 
     def _guarded(self, function, name: str):
         @functools.wraps(function)          # Jinja marks on it what a filter wants to be passed
@@ -121,58 +179,62 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             at = hasattr(function, "jinja_pass_arg")        # then the first argument is Jinja's own
             value, rest = args[at], (*args[at + 1:], *kwargs.values())
             self._bounded(name, value, rest)
-            if name == "format":
-                _narrow(value)
-            return self._sized(function(*args, **kwargs))
+            if name not in _CHEAP:
+                self.light(value)
+            return self.built(function(*args, **kwargs))
 
         return guarded
 
     def join(self, pieces) -> str:
         out, size = [], 0
         for piece in pieces:
-            piece = str(piece)
+            piece = str(self.light(piece))
             size += len(piece)
             if size > MAX_TEXT:
-                raise jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+                raise _too_long()
             out.append(piece)
-        return "".join(out)
+        return self.built("".join(out))
 
     def call(self, context, function, /, *args, **kwargs):
         self.tick()
         name = getattr(function, "__name__", "")
         owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)   # of "...".format too
         self._bounded(name, owner, (*args, *kwargs.values()))
-        if name in ("format", "format_map") and isinstance(owner, str):
-            _narrow(owner)
-        return self._sized(super().call(context, function, *args, **kwargs))
+        return self.built(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context, operator, left, right):
         sized = (str, bytes, list, tuple)
+        limit = MAX_ITEMS if isinstance(left, (list, tuple)) or isinstance(right, (list, tuple)) else MAX_TEXT
         if operator == "+" and isinstance(left, sized) and isinstance(right, sized):
             size = len(left) + len(right)
         elif operator == "*" and (isinstance(left, sized) or isinstance(right, sized)):
             size = (len(left) if isinstance(left, sized) else left) * (len(right) if isinstance(right, sized) else right)
         elif operator == "%" and isinstance(left, str):
             _narrow(left)
-            size = 0
+            size = _weight(right) * left.count("%")
         elif operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
             size = MAX_TEXT * (left.bit_length() * (right if operator == "**" else 1) + right.bit_length() > 4096)
             size += size > 0
         else:
             size = 0
-        if size > MAX_TEXT:
+        if size > limit:
             raise jinja2.sandbox.SecurityError("it builds something of enormous size")
-        return super().call_binop(context, operator, left, right)
+        return self.built(super().call_binop(context, operator, left, right))
+
+    def getitem(self, obj, argument):
+        return super().getitem(obj, self.light(argument))
 
     # ---- the compiler's part
 
     def _parse(self, source, name, filename):
         """Puts a tick at the start of every loop body and macro, where a template can spend time without a call."""
         tree = super()._parse(source, name, filename)
+        if sum(1 for _ in tree.find_all(nodes.Node)) > MAX_NODES:
+            raise jinja2.TemplateError(f"it has more than {MAX_NODES:,} parts")
         for node in tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
             tick = nodes.ExprStmt(nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None))
             node.body.insert(0, tick.set_lineno(node.lineno, override=True))
-        return tree.set_environment(self)
+        return _Checks().visit(tree).set_environment(self)
 
     def compiled(self, source: str) -> jinja2.Template:
         template = self.from_string(source)
@@ -181,6 +243,26 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
             if name in names:
                 names[name] = self.join
         return template
+
+
+def _too_long() -> Exception:
+    return jinja2.sandbox.SecurityError(f"it builds a text of more than {MAX_TEXT:,} characters")
+
+
+def _weight(value, depth: int = 0) -> int:
+    """Characters of all strings in a value, and something for each item; what weighs too much is refused."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if not isinstance(value, (list, tuple, Mapping)):
+        return 1
+    if depth > MAX_DEPTH:
+        raise jinja2.sandbox.SecurityError("it nests too deeply")
+    total = 0
+    for item in (value.items() if isinstance(value, Mapping) else value):
+        total += MAX_TEXT // MAX_ITEMS + _weight(item, depth + 1)
+        if total > MAX_TEXT:
+            raise _too_long()
+    return total
 
 
 def _narrow(layout: str) -> None:
@@ -232,8 +314,20 @@ class ChatTemplate:
             self._template = self._sandbox.compiled(source)
         except jinja2.TemplateSyntaxError as problem:
             raise TemplateError(f"the chat template does not parse: {problem.message} (line {problem.lineno})") from None
-        except (RecursionError, MemoryError, jinja2.TemplateError, SyntaxError) as problem:
+        except (RecursionError, MemoryError, ValueError, OverflowError, jinja2.TemplateError, SyntaxError) as problem:
             raise TemplateError(f"the chat template does not compile: {_reason(problem)}") from None
+
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """What it takes besides the messages: `enable_thinking` and the like."""
+        return frozenset(jinja2.meta.find_undeclared_variables(self._sandbox.parse(self.source)))
+
+    @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """Attributes and strings in it: what it looks for in a message is among them."""
+        tree = self._sandbox.parse(self.source)
+        return frozenset(n.attr for n in tree.find_all(nodes.Getattr)) | \
+            frozenset(n.value for n in tree.find_all(nodes.Const) if isinstance(n.value, str))
 
     def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from .errors import InvalidArgument
 
-__all__ = ["Characters", "StopStrings", "MAX_STOPS", "utf8"]
+__all__ = ["Characters", "StopStrings", "MAX_STOPS", "longest_tail", "utf8"]
 
 MAX_STOPS = 4           #: as many as the OpenAI API takes
 
@@ -48,7 +48,7 @@ class Characters:
         return self._decoder.decode(b"", final=True)
 
 
-def _longest_tail(text: str, stop: str) -> int:
+def longest_tail(text: str, stop: str) -> int:
     """How many characters at the end of `text` may be the beginning of `stop`."""
     for n in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:n]):
@@ -86,7 +86,7 @@ class StopStrings:
             _, at, self.hit = min(found)
             self._held = ""
             return held[:at]
-        keep = max(_longest_tail(held, stop) for stop in self._stops)
+        keep = max(longest_tail(held, stop) for stop in self._stops)
         self._held = held[len(held) - keep:]
         return held[:len(held) - keep]
 

@@ -340,7 +340,7 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
         "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|end_of_text|>",
         "<EOT>", "<|EOT|>", "_<EOT>", "[EOT]", "<|return|>", "<|call|>", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
     };
-    int32_t eom;
+    int32_t eom, end;
     plp_status status;
 
     if ((status = read_id(v, f, KEY "bos_token_id", &v->info.bos, err))
@@ -361,6 +361,9 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
         if (id >= 0)
             v->flags[id] |= PLP_ID_ENDS;
     }
+    /* gpt-oss: <|end|> ends a message of its turn, the reasoning; <|return|> and <|call|> end the turn. */
+    if ((end = plp_token_find(v, "<|end|>", 7)) >= 0 && plp_token_find(v, "<|return|>", 10) >= 0 && plp_token_find(v, "<|call|>", 8) >= 0)
+        v->flags[end] &= (uint8_t)~PLP_ID_ENDS;
 
     /* No text may turn into a control token, so one cannot stand for unknown text. */
     v->fallback = v->info.unk;

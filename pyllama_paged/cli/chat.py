@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import Closed, InvalidArgument, PllamaError
 from . import looks
-from .main import open_model, sampling
+from .main import open_model, sampling, thought
 
 __all__ = ["chat"]
 
@@ -98,8 +98,9 @@ def command(*names: str):
 class Chat:
     """A conversation, its settings, and what the slash commands do to them."""
 
-    def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool):
+    def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool, think: bool | str | None = None):
         self.model = model
+        self.think = think
         self.settings = settings
         self.max_tokens = max_tokens
         self.interactive = interactive
@@ -118,7 +119,7 @@ class Chat:
         self.current, self.last = len(self.sessions) - 1, None
 
     def _session(self, messages: list[dict]):
-        return self.model.session(messages=messages, when_full="shift")
+        return self.model.session(messages=messages, think=self.think, when_full="shift")
 
     # ---- talking
 
@@ -140,6 +141,8 @@ class Chat:
         finally:
             typist.finish()
             self.last = stream.answer
+        if stream.reasoning and not stream.text and stream.finish == "length":
+            self.note("there was only room for reasoning; /more goes on", always=True)
         if stopped:
             self.note("stopped; /more goes on, /regen answers anew")
         if dropped := stream.dropped_messages:
@@ -219,6 +222,18 @@ class Chat:
         first = self.session.messages[:1]
         self.note(first[0]["content"] if first and first[0]["role"] == "system" else "none; the chat template may bring its own")
 
+    @command("think")
+    def thinking(self, text: str) -> None:
+        """show whether the model reasons before it answers, or change it: /think off"""
+        if text:
+            setting = thought(text)
+            for session in self.sessions:
+                session.think = setting
+            self.think = setting
+        now = ", ".join(f"{name}={value}" for name, value in self.session.think.items())
+        self.note(f"reasoning: {now or 'as the chat template does by itself'}"
+                  + ("" if self.model.thinks else "; this model's reasoning could not be told from its answers"))
+
     @command("set")
     def set(self, text: str) -> None:
         """show the settings, or change one: /set temp 0.7"""
@@ -268,7 +283,7 @@ def chat(args) -> int:
     settings = sampling(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
     with open_model(args) as model:
-        talk = Chat(model, settings, args.system, limit, interactive)
+        talk = Chat(model, settings, args.system, limit, interactive, thought(args.think))
         if interactive:
             _greet(model)
             source = _Terminal({name: "" for name, (_f, first) in _COMMANDS.items() if name == first})

@@ -12,6 +12,8 @@ import sys
 import unicodedata
 from typing import TextIO
 
+from ..reasoning import Reasoning
+
 try:
     import termios
 except ImportError:             # a system without POSIX terminals
@@ -19,6 +21,7 @@ except ImportError:             # a system without POSIX terminals
 
 __all__ = ["Typist", "clean", "columns", "console", "count", "grid", "no_pipe_error", "progress", "rate", "silent_keyboard", "size"]
 
+_DIM, _PLAIN = ("", "") if os.environ.get("TERM") == "dumb" else ("\x1b[2m", "\x1b[0m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -136,6 +139,7 @@ class Typist:
     Writes text that arrives in pieces, breaking lines between words where the terminal is too narrow.
 
     A word is shown when it is complete, so that none is torn apart; without a terminal nothing is held back.
+    Reasoning is dim, with an empty line after it; other programs are given the answer alone.
     """
 
     def __init__(self, stream: TextIO):
@@ -144,8 +148,14 @@ class Typist:
         self._column = 0
         self._word = ""
         self._open = False              # something stands on the line; only without a terminal
+        self._dim = False
 
     def write(self, text: str) -> None:
+        dim = isinstance(text, Reasoning)
+        if dim and not self._width:
+            return
+        if dim != self._dim:
+            self._change(dim)
         text = clean(text)
         if not self._width:
             self._put(text)
@@ -167,6 +177,14 @@ class Typist:
                     self._flush_word()
         self._out.flush()
 
+    def _change(self, dim: bool) -> None:
+        self._flush_word()
+        if self._dim:
+            self._out.write("\n\n" if self._column else "\n")
+            self._column = 0
+        self._out.write(_DIM if dim else _PLAIN)
+        self._dim = dim
+
     def _flush_word(self) -> None:
         wide = sum(map(_cells, self._word))
         if self._column and self._column + wide > self._width - 1:
@@ -186,6 +204,9 @@ class Typist:
         self._flush_word()
         if self._column or self._open:
             self._out.write("\n")
+        if self._dim:                   # it ended before its answer began
+            self._out.write(_PLAIN)
+            self._dim = False
         self._column, self._open = 0, False
         self._out.flush()
 

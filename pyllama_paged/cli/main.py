@@ -47,6 +47,7 @@ def _talk_options(p: argparse.ArgumentParser, temperature: float, repeat_penalty
     g.add_argument("-n", "--max-tokens", "--n-predict", dest="max_tokens", type=int, default=-1, metavar="N",
                    help="the most tokens of an answer (default: -1, until it is done)")
     g.add_argument("-sys", "--system-prompt", dest="system", metavar="TEXT", help="what the model is told first")
+    g.add_argument("--think", metavar="HOW", help="on, off, or low, medium, high: reasoning, if the model's template has such a switch")
     g.add_argument("--temp", "--temperature", dest="temperature", type=float, default=temperature, metavar="X",
                    help=f"0: always the most likely token (default: {temperature})")
     g.add_argument("--top-k", type=int, default=0, metavar="N", help="default: 0, off")
@@ -106,6 +107,11 @@ def sampling(args):
 
     return Sampling(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, min_p=args.min_p,
                     typical_p=args.typical_p, repeat_penalty=args.repeat_penalty, seed=args.seed)
+
+
+def thought(text: str | None) -> bool | str | None:
+    """A word for `Session.think`."""
+    return {"on": True, "off": False, "auto": None}.get(text, text)
 
 
 def _dispatch(args) -> int:

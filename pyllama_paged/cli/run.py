@@ -11,7 +11,7 @@ import sys
 
 from ..errors import InvalidArgument
 from . import looks
-from .main import open_model, sampling
+from .main import open_model, sampling, thought
 
 __all__ = ["run"]
 
@@ -47,7 +47,7 @@ def _prompt(args) -> str:
 def run(args) -> int:
     prompt = _prompt(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
-    with open_model(args) as model, model.session(system=args.system) as session:
+    with open_model(args) as model, model.session(system=args.system, think=thought(args.think)) as session:
         ask = session.complete if args.raw else session.stream
         with ask(prompt, max_tokens=limit, sampling=sampling(args)) as stream:
             if args.json:
@@ -61,6 +61,8 @@ def run(args) -> int:
                     typist.finish()
         if args.json:
             print(json.dumps(_report(args, model, stream), ensure_ascii=False))
+        elif stream.reasoning and not stream.text and stream.finish == "length":
+            print(f"pyllama-paged: {stream.stats.answer_tokens} tokens were only enough for reasoning; -n gives more, --think off does without", file=sys.stderr)
         elif stream.context_full:
             print(f"pyllama-paged: the context of {model.info.context_limit} tokens is full; the answer ends here", file=sys.stderr)
     return 0
@@ -71,6 +73,7 @@ def _report(args, model, stream) -> dict:
     return {
         "model": os.path.basename(model.path),
         "text": stream.text,
+        "reasoning": stream.reasoning,
         "finish": stream.finish,
         "usage": {
             "prompt_tokens": stats.prompt_tokens,

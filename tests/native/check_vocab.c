@@ -509,6 +509,17 @@ static void special_ids(void)
     EXPECT(v, "hello", PLP_TOKENIZE_BOS, HELLO);
     plp_vocab_close(v);
 
+    /* <|end|> ends a turn, but only a part of it where there are gpt-oss's ends. */
+    for (int parts = 0; parts < 2; parts++) {
+        vocab_begin(&g, "llama");
+        vocab_strings(&g, "tokens", 4, (const char *const[]){ "a", "<|end|>", "<|return|>", parts ? "<|call|>" : "b" });
+        vocab_values(&g, "token_type", PLP_META_I32, 4, (const int32_t[]){ 1, 3, 3, parts ? 3 : 1 }, 4);
+        v = vocab_end(&g, &err);
+        CHECK(v, "%s", err.msg);
+        CHECK(plp_token_ends(v, 1) == !parts && plp_token_ends(v, 2) && plp_token_ends(v, 3) == parts, "ends");
+        plp_vocab_close(v);
+    }
+
     /* The same spelling twice: the first, every time. */
     for (int round = 0; round < 20; round++) {
         vocab_begin(&g, "gpt2");

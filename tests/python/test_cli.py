@@ -7,6 +7,7 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
+from pyllama_paged import Reasoning
 from pyllama_paged.cli import looks
 from pyllama_paged.cli.main import main
 
@@ -60,6 +61,32 @@ def test_run(command, makers, tmp_path):
     assert out["text"] == "One two three" and out["finish"] == "stop" and out["model"] == "p.gguf"
     assert out["usage"]["total_tokens"] == out["usage"]["prompt_tokens"] + out["usage"]["completion_tokens"]
     assert out["usage"]["completion_tokens"] == 4 and out["memory"]["kv_resident"] > 0
+
+
+def test_reasoning_is_not_in_what_other_programs_get(command, makers, tmp_path):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}"
+    path = makers.puppet(tmp_path / "p.gguf", ["<think>", "Hm", ".", "</think>", "Yes", "!"], template=template)
+    done = command("run", path, "-p", "so")
+    assert (done.stdout, done.stderr) == ("Yes!\n", "")
+    assert command("chat", path, "--think", "off", input="so\n").stdout == "Yes!\n"
+    out = json.loads(command("run", path, "-p", "so", "--json", "--think", "on").stdout)
+    assert (out["text"], out["reasoning"], out["usage"]["prompt_tokens"]) == ("Yes!", "Hm.", len("soTrue"))
+    short = command("run", path, "-p", "so", "-n", "3")
+    assert (short.returncode, short.stdout) == (0, "") and "only enough for reasoning" in short.stderr
+    one_sentence(command("run", path, "-p", "so", "--think", "high"), "on, off")
+    one_sentence(command("run", makers.puppet(tmp_path / "q.gguf", ["No"]), "-p", "so", "--think", "off"), "no switch")
+
+
+def test_reasoning_is_dim_on_a_terminal():
+    screen = Screen()
+    typist = looks.Typist(screen)
+    typist._width = 20
+    for piece in (Reasoning("Let me"), Reasoning(" see."), "Yes, ", "I do."):
+        typist.write(piece)
+    typist.finish()
+    typist.write(Reasoning("Only this"))
+    typist.finish()
+    assert screen.getvalue() == "\x1b[2mLet me see.\n\n\x1b[0mYes, I do.\n\x1b[2mOnly this\n\x1b[0m"
 
 
 def test_piped_text_comes_before_the_prompt(command, makers, tmp_path):

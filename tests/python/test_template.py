@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pyllama_paged import Model, TemplateError
+from pyllama_paged.reasoning import Thinking
 from pyllama_paged.template import CHATML, PLAIN, ChatTemplate
 from pyllama_paged.vocab import Vocab
 
@@ -67,6 +68,10 @@ def test_a_refusal_is_given_in_the_templates_words():
         render("{{ raise_exception('Roles must alternate.') }}")
 
 
+# Lists in lists that are 2**60 items when they are written, compared or hashed.
+DEEP = "{% set ns=namespace(x=(1,),y=(1,)) %}{% for i in range(60) %}{% set ns.x=(ns.x,ns.x) %}{% set ns.y=(ns.y,ns.y) %}{% endfor %}"
+
+
 @pytest.mark.parametrize("source", [
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% macro m(n) %}{% for i in range(99999) %}{% endfor %}{{ m(n) }}{% endmacro %}{{ m(1) }}",
@@ -83,13 +88,26 @@ def test_a_refusal_is_given_in_the_templates_words():
     "{{ messages|map('center', 10**9)|list }}", "{{ {}|tojson(indent=10**9) }}",
     "{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ messages[0].update(a=1) }}", "{{ self.__init__.__globals__ }}",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{% include 'x' %}", "{{ lipsum(5) }}", "{{ 1/0 }}", "{{ a.b.c }}",
+    "{% for i in range(10**12) %}{% endfor %}", "{% for a in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+    "{% set x='ab'*500000 %}{% for i in range(99999) %}{% set y = x.split('a') %}{% endfor %}",
+    "{% set x='ab'*2000000 %}{% for i in range(99999) %}{% if 'zz' in x %}{% endif %}{% endfor %}",
+    "{% set x='a'*8000000 %}{% for i in range(99999) %}{% set y = x|upper|lower|title|trim %}{% endfor %}",
+    "{% set x='a'*8000000 %}{% set ns=namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = ns.l + [x ~ i] %}{% endfor %}",
+    "{% set x='a'*8000000 %}" + "{% set y = x[1:] %}" * 2000, "{% set x='a'*8000000 %}" + "{% set y = x ~ 'b' %}" * 2000,
+    "{% set x=range(99999)|list %}{{ (x+x)|sort|groupby('real')|list|length }}", "{{ range(99999)|map('list')|sum(start=[]) }}",
+    "{{ ['x'*8000000]*100000 }}", "{{ (['x'*8000000]*100000)|join }}", "{{ ','.join(['x'*8000000]*100000) }}",
+    "{{ ('{0}'*60000).format('x'*8000000) }}", "{{ ('%(a)s'*60000) % {'a':'x'*8000000} }}", "{{ 'aaaa'.translate({97:'x'*8000000}) }}",
+    DEEP + "{{ ns.x }}", DEEP + "{{ ns.x == ns.y }}", DEEP + "{{ {ns.x: 1} }}", DEEP + "{{ messages[0][ns.x] }}", DEEP + "{{ messages[0].get(ns.x) }}",
+    DEEP + "{{ [ns.x]|unique|list }}", DEEP + "{{ [ns.x]|select('eq', ns.y)|list }}",
+    "{% set ns=namespace(x=(1,)) %}{% for i in range(50000) %}{% set ns.x=(ns.x,) %}{% endfor %}{{ {ns.x:1} }}",
+    "{{ " + "9" * 100_000 + " }}", "{{ " + "1+" * 60_000 + "1 }}",
     "{% if", "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "x" * 1_100_000,
 ])
 def test_a_hostile_template_is_stopped(source):
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(TemplateError) as problem:
         render(source, [user("x")])
-    assert time.monotonic() - began < 20
+    assert time.thread_time() - began < 2
     assert "\n" not in str(problem.value)
 
 
@@ -149,10 +167,10 @@ def test_parts_become_the_tokens_of_the_whole_text(shared):
                             vocab.control, {})
     talk = [user("hi there"), {"role": "assistant", "content": " Hello\n"}, user("\n")]
     whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
-    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template), talk, {}, {})
+    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab)), talk, {}, {})
     assert tokens == vocab.tokenize(whole, control=True)
     assert tokens[:5] == [32010, 7251, 727, 32007, 32001] and tokens[-2:] == [32007, 32001], "no line end at a control token"
-    assert opening == ("\n", [])
+    assert opening == ("\n", [], None)
 
 
 def test_files_without_a_template(puppet):
