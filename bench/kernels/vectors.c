@@ -27,6 +27,7 @@ static void glu_limited(void *arg) { row *r = arg; r->k->glu_limited(r->y, r->x,
 static void delta_rule(void *arg) { row *r = arg; r->k->delta_rule(r->state, r->x, r->w, r->w + HEAD, 0.9f, 0.5f, r->y, HEAD); }
 static void add(void *arg)       { row *r = arg; r->k->add(r->y, r->w, N); }
 static void scale(void *arg)     { row *r = arg; r->k->scale(r->x, 1.0f, N); }
+static void softcap(void *arg)   { row *r = arg; r->k->softcap(r->y, 30.0f, N); }
 static void kv_put(void *arg)
 {
     row *r = arg;
@@ -57,7 +58,7 @@ void bench_vectors(const bench *b, const plp_kernels *k)
         { "glu silu", glu_silu, 3.0 * N * F }, { "glu gelu", glu_gelu, 3.0 * N * F },
         { "glu_limited", glu_limited, 3.0 * N * F },
         { "delta_rule", delta_rule, 2.0 * HEAD * HEAD * F },
-        { "add", add, 3.0 * N * F }, { "scale", scale, 2.0 * N * F },
+        { "add", add, 3.0 * N * F }, { "scale", scale, 2.0 * N * F }, { "softcap", softcap, 2.0 * N * F },
         { "kv_put", kv_put, KV * (F + 2.0) }, { "kv_seal_q8", kv_seal_q8, KV * 3.0 }, { "kv_seal_q4", kv_seal_q4, KV * 2.5 },
         { "attn_merge", attn_merge, 3.0 * STATE * F }, { "attn_finish", attn_finish, 2.0 * STATE * F },
     };

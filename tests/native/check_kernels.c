@@ -465,6 +465,27 @@ static void check_delta_rule(const plp_kernels *k)
         }
 }
 
+static void check_softcap(const plp_kernels *k)
+{
+    EACH_VECTOR(
+        for (uint32_t i = 0; i < v.n; i++) v.want[i] = v.got[i] = v.a[i];
+        ref()->softcap(v.want, 30.0f, v.n);
+        k->softcap(v.got, 30.0f, v.n);
+        CHECK_VECTORS("softcap");
+    )
+    enum { N = 4001 };
+    float *y = guarded_floats(N, 0);
+    for (int i = 0; i < N; i++) y[i] = (float)(i - N / 2) * 0.05f;
+    y[0] = -INFINITY, y[1] = INFINITY, y[2] = NAN;
+    k->softcap(y, 30.0f, N);
+    CHECK(y[0] == -30 && y[1] == 30 && isnan(y[2]), "%s softcap of infinities and NaN: %g, %g, %g", k->tier, y[0], y[1], y[2]);
+    for (int i = 3; i < N; i++) {
+        const double x = (double)((float)(i - N / 2) * 0.05f), want = 30 * tanh(x / 30);
+        CHECK(fabs(y[i] - want) <= 4 * FLT_EPSILON * fabs(want), "%s softcap of %g: %.9g, want %.9g", k->tier, x, y[i], want);
+    }
+    unguard_floats(y, N);
+}
+
 /* The scalar functions that every tier repeats. */
 static void check_math(void)
 {

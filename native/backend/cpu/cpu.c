@@ -3,7 +3,6 @@
 #include "base/mem.h"
 #include "base/platform.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -186,11 +185,7 @@ static void glu(plp_backend *b, float *y, const float *gate, const float *up, si
 
 static void add(plp_backend *b, float *y, const float *x, size_t n)  { cpu_of(b)->k->add(y, x, (uint32_t)n); }
 static void scale(plp_backend *b, float *y, float a, size_t n)       { cpu_of(b)->k->scale(y, a, (uint32_t)n); }
-static void softcap(plp_backend *b, float *y, float cap, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = cap * tanhf(y[i] / cap);
-}
+static void softcap(plp_backend *b, float *y, float cap, size_t n)  { cpu_of(b)->k->softcap(y, cap, (uint32_t)n); }
 
 static void gather(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, uint32_t n)
 {

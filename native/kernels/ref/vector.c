@@ -1,5 +1,5 @@
 /*
- * kernels/ref/vector.c - one vector at a time: norms, rotary positions, activations, add, scale, the delta rule
+ * kernels/ref/vector.c - one vector at a time: norms, rotary positions, activations, add, scale, soft cap, the delta rule
  *
  * Plain C; the order of every operation is part of THE CONTRACT (kernels.h). Outputs may be inputs.
  */
@@ -77,6 +77,14 @@ static void scale(float *y, float a, uint32_t n)
     for (uint32_t i = 0; i < n; i++) y[i] *= a;
 }
 
+static void softcap(float *y, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float x = y[i] / cap;
+        y[i] = x == x ? cap * plp_tanh(x) : x;
+    }
+}
+
 void plp_fill_ref_vector(plp_kernels *k)
 {
     k->rmsnorm = rmsnorm;
@@ -87,4 +95,5 @@ void plp_fill_ref_vector(plp_kernels *k)
     k->add = add;
     k->scale = scale;
     k->delta_rule = plp_delta_rule;
+    k->softcap = softcap;
 }

@@ -144,6 +144,21 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ac
     }
 }
 
+INLINE __m256 capped(__m256 y, __m256 cap)
+{
+    const __m256 x = _mm256_div_ps(y, cap);
+    return _mm256_blendv_ps(_mm256_mul_ps(cap, tanh8(x)), x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+static void softcap(float *y, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        pair v = load_pair(y + i, n - i);
+        v.a = capped(v.a, splat(cap)), v.b = capped(v.b, splat(cap));
+        put_rows(y + i, v, n - i, false);
+    }
+}
+
 void plp_fill_avx2_vector(plp_kernels *k)
 {
     k->rmsnorm = rmsnorm;
@@ -151,4 +166,5 @@ void plp_fill_avx2_vector(plp_kernels *k)
     k->rope = rope;
     k->glu = glu;
     k->delta_rule = plp_delta_rule;
+    k->softcap = softcap;
 }

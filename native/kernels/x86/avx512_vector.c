@@ -131,6 +131,16 @@ static void glu(float *y, const float *gate, const float *up, uint32_t n, int ac
     }
 }
 
+static void softcap(float *y, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 mask = lanes_below(n - i);
+        const __m512 x = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, y + i), splat(cap));
+        const __mmask16 none = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        _mm512_mask_storeu_ps(y + i, mask, _mm512_mask_mov_ps(_mm512_mul_ps(splat(cap), tanh16(x)), none, x));
+    }
+}
+
 void plp_fill_avx512_vector(plp_kernels *k)
 {
     k->rmsnorm = rmsnorm;
@@ -138,4 +148,5 @@ void plp_fill_avx512_vector(plp_kernels *k)
     k->rope = rope;
     k->glu = glu;
     k->delta_rule = plp_delta_rule;
+    k->softcap = softcap;
 }

@@ -117,8 +117,10 @@ KERNEL(scale, vector_args)
 KERNEL(softcap, vector_args)
 {
     const u64 i = GROUP_X * (u64)THREADS + THREAD;
-    if (i < a.n)
-        a.y[i] = a.a * tanh_f(a.y[i] / a.a);
+    if (i < a.n) {
+        const float x = a.y[i] / a.a;
+        a.y[i] = x == x ? a.a * tanh_f(x) : x;
+    }
 }
 
 /* GROUP_Y: row of y. */
