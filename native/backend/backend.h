@@ -7,7 +7,8 @@
  *
  * Shape    activations are f32, row-major: [n_tok][width], rows ld apart
  * Order    an operation sees the results of those called before it
- * Threads  one caller at a time (the engine's leader)
+ * Threads  operations and prepare: one caller at a time, the engine's leader. upload, download, copy_block and the
+ *          slab functions: any thread at any time, also during a batch, if no two name the same block and one writes
  * Errors   operations cannot fail once open succeeded and `prepare` accepted the batch
  */
 #ifndef PLP_BACKEND_BACKEND_H
@@ -83,14 +84,15 @@ typedef struct plp_delta {
 /* The largest of everything. */
 typedef struct plp_plan {
     uint32_t max_tokens, max_k;         /* tokens in a batch; width of a product's input */
-    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t n_heads, n_kv_heads, head_dim, block_len;
 } plp_plan;
 
 typedef struct plp_backend plp_backend;
 typedef struct plp_ops {
     const char *name;
     void       (*close)(plp_backend *b);
-    /* Room for everything a model of this shape will ask for; once, after the weights are bound. */
+    /* Room for everything a model of this shape will ask for; once, after the weights are bound. PLP_E_UNSUPPORTED
+     * for a shape that the backend has no kernels for. */
     plp_status (*plan)(plp_backend *b, const plp_plan *plan, plp_error *err);
     /* Room for a batch of this depth; before its first operation. */
     plp_status (*prepare)(plp_backend *b, const plp_batch *batch, plp_error *err);

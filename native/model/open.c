@@ -85,7 +85,7 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
     if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
         return s;
     return ops->plan(m->backend, &(plp_plan){ .max_tokens = m->max_tokens, .max_k = max_k, .n_heads = m->n_heads,
-                     .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim }, err);
+                     .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .block_len = m->block_len }, err);
 }
 
 plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, const plp_model_options *o, plp_error *err)

@@ -19,7 +19,7 @@ static void check_operations(void)
 {
     plp_error err = { 0 };
     suite s = { .brief = true };
-    const plp_plan plan = { .max_tokens = 1024, .max_k = 2048, .n_heads = 32, .n_kv_heads = 1, .head_dim = 256 };
+    const plp_plan plan = { .max_tokens = 1024, .max_k = 2048, .n_heads = 32, .n_kv_heads = 1, .head_dim = 256, .block_len = 16 };
     char text[100];
 
     CHECK(plp_metal_describe(text, sizeof text) && !strcmp(text, "a mock"), "\"%s\"", text);

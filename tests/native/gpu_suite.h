@@ -30,6 +30,7 @@ typedef struct bench_device {
 typedef struct suite {
     plp_backend *cpu, *gpu;
     bool         brief;                 /* fewer shapes: enough for broken kernels */
+    bool         crowded;               /* blocks are restored while a batch is on its way */
     uint32_t     seed;
 } suite;
 
@@ -82,7 +83,7 @@ static bool suite_open(suite *s, const plp_simt_body *table, uint32_t seed, bool
 {
     plp_error err = { 0 };
     bench_device *d = calloc(1, sizeof *d);
-    const plp_plan plan = { .max_tokens = 1024, .max_k = 2048, .n_heads = 32, .n_kv_heads = 1, .head_dim = 256 };
+    const plp_plan plan = { .max_tokens = 1024, .max_k = 2048, .n_heads = 32, .n_kv_heads = 1, .head_dim = 256, .block_len = 16 };
 
     *s = (suite){ .brief = brief, .seed = seed };
     setenv("PLP_CPU", "ref", 1);
@@ -195,9 +196,7 @@ static void check_elements(suite *s)
         equal(s, &x, "add n=%zu", x.n);
         BOTH(s, scale, (s->cpu, x.cpu, 0.37f, x.n), (s->gpu, x.gpu, 0.37f, x.n));
         equal(s, &x, "scale n=%zu", x.n);
-        for (size_t j = 0; j < x.n; j++)        /* the CPU backend's softcap calls libm */
-            x.cpu[j] = 5.0f * plp_tanh(x.cpu[j] / 5.0f);
-        s->gpu->ops->softcap(s->gpu, x.gpu, 5.0f, x.n);
+        BOTH(s, softcap, (s->cpu, x.cpu, 5.0f, x.n), (s->gpu, x.gpu, 5.0f, x.n));
         equal(s, &x, "softcap n=%zu", x.n);
         const int32_t rows[] = { (int32_t)tokens - 1, 0, (int32_t)tokens - 1 };
         pair g = make(s, 3 * (size_t)ld, 1);
@@ -368,6 +367,34 @@ static void drop_blocks(suite *s, kv_seq *q, const kv_shape *x)
     }
 }
 
+/* What another thread may do between `prepare` and the first operation: more than the staging area holds. */
+typedef struct restored { void *at[8]; uint32_t *host; } restored;
+enum { RESTORED_WORDS = 1 << 14 };
+
+static void restore(suite *s, restored *r)
+{
+    r->host = malloc(RESTORED_WORDS * sizeof *r->host);
+    for (uint32_t i = 0; i < 8; i++) {
+        r->at[i] = gpu_bytes(s, RESTORED_WORDS * sizeof *r->host);
+        for (uint32_t w = 0; w < RESTORED_WORDS; w++)
+            r->host[w] = i * RESTORED_WORDS + w;
+        s->gpu->ops->upload(s->gpu, r->at[i], r->host, RESTORED_WORDS * sizeof *r->host);
+    }
+}
+
+static void check_restored(suite *s, restored *r)
+{
+    for (uint32_t i = 0; i < 8; i++) {
+        bool same = true;
+        s->gpu->ops->download(s->gpu, r->host, r->at[i], RESTORED_WORDS * sizeof *r->host);
+        for (uint32_t w = 0; w < RESTORED_WORDS; w++)
+            same = same && r->host[w] == i * RESTORED_WORDS + w;
+        CHECK(same, "block %u, restored during a batch, holds something else", i);
+        s->gpu->ops->slab_unmap(s->gpu, r->at[i], RESTORED_WORDS * sizeof *r->host);
+    }
+    free(r->host);
+}
+
 /* One batch: sequence i gets add[i] more tokens. Both layers; the outputs of all tokens are compared. */
 static void kv_batch(suite *s, const kv_shape *x, kv_seq *seqs, const uint32_t *add, uint32_t n_seq)
 {
@@ -400,6 +427,9 @@ static void kv_batch(suite *s, const kv_shape *x, kv_seq *seqs, const uint32_t *
     pair q = make(s, (size_t)n * qw, 2), k = make(s, (size_t)n * width, 2), v = make(s, (size_t)n * width, 1), out = make(s, (size_t)n * qw, 1);
     pair sinks = make(s, x->n_kv * x->G, 2);
     CHECK(s->cpu->ops->prepare(s->cpu, &batch[0], &err) == PLP_OK && s->gpu->ops->prepare(s->gpu, &batch[1], &err) == PLP_OK, "%s", err.msg);
+    restored at_once = { 0 };
+    if (s->crowded)
+        restore(s, &at_once);
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         plp_attention a = { .layer = layer, .n_heads = x->n_kv * x->G, .n_kv_heads = x->n_kv, .head_dim = x->dim, .block_len = x->block_len,
                             .kv_format = x->format, .window = x->window, .scale = 1 / sqrtf((float)x->dim), .softcap = x->softcap };
@@ -411,6 +441,8 @@ static void kv_batch(suite *s, const kv_shape *x, kv_seq *seqs, const uint32_t *
         equal(s, &out, "attention format %d, %u x %u heads of %u, blocks of %u, window %u, %u tokens in %u sequences, layer %u", x->format, x->n_kv,
               x->G, x->dim, x->block_len, x->window, n, batch[0].n_seq, layer);
     }
+    if (s->crowded)
+        check_restored(s, &at_once);
     drop(s, &q), drop(s, &k), drop(s, &v), drop(s, &out), drop(s, &sinks);
 }
 
@@ -442,6 +474,15 @@ static void check_kv(suite *s)
             check_kv_shape(s, &shapes[i], ragged, sizeof ragged / sizeof *ragged);
 }
 
+static void check_crowded_kv(suite *s)
+{
+    static const uint32_t adds[][MAX_SEQ] = { { 20, 1, 0, 0, 0 }, { 1, 1, 40, 0, 0 } };
+    s->crowded = true;
+    check_kv_shape(s, &(kv_shape){ 1, 2, 32, 16, 0, PLP_KV_F16, 0, false }, adds, 2);
+    check_kv_shape(s, &(kv_shape){ 1, 2, 32, 16, 0, PLP_KV_Q8, 0, false }, adds, 2);
+    s->crowded = false;
+}
+
 static void check_long_kv(suite *s)
 {
     static const uint32_t adds[][MAX_SEQ] = { { 1000, 0, 0, 0, 0 }, { 1, 0, 0, 0, 0 } };
@@ -456,8 +497,8 @@ static void run_suite(const plp_simt_body *table, uint32_t seed, bool brief)
     if (!suite_open(&s, table, seed, brief))
         return;
     void (*const checks[])(suite *) = { check_norms, check_rope, check_elements, check_embed, check_products, check_kv,
-                                        check_long_product, check_long_kv };
-    for (int i = 0; i < (brief ? 6 : 8) && !(brief && check_failed); i++)
+                                        check_crowded_kv, check_long_product, check_long_kv };
+    for (int i = 0; i < (brief ? 6 : 9) && !(brief && check_failed); i++)
         checks[i](&s);
     suite_close(&s);
 }

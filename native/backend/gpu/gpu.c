@@ -169,11 +169,13 @@ static void slab_unmap(void *backend, void *p, size_t n_bytes)
 
 /* ---- staging ---- */
 
-/* Lock held. NULL: no room. */
+static size_t rounded(size_t n_bytes) { return (n_bytes + 15) / 16 * 16; }
+
+/* Lock held. NULL: no room beside what the batch's tables will take. */
 static void *stage(plp_gpu *g, size_t n_bytes, void **address)
 {
-    const size_t at = g->staged, end = at + (n_bytes + 15) / 16 * 16;
-    if (end > g->stage_bytes)
+    const size_t at = g->staged, end = at + rounded(n_bytes);
+    if (end + g->owed > g->stage_bytes)
         return NULL;
     g->staged = end;
     *address = g->stage_at + at;
@@ -183,6 +185,7 @@ static void *stage(plp_gpu *g, size_t n_bytes, void **address)
 void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address)
 {
     plp_mutex_lock(g->lock);
+    g->owed -= rounded(n_bytes) < g->owed ? rounded(n_bytes) : g->owed;
     void *to = stage(g, n_bytes, address);
     plp_mutex_unlock(g->lock);
     return to;
@@ -203,7 +206,9 @@ void *plp_gpu_staged(plp_gpu *g, const void *host, size_t n_bytes, u32 which)
     return at;
 }
 
-/* Also called by sessions that restore blocks while a batch is on its way. */
+/* Other threads restore and copy blocks while the leader's batch is on its way. Their commands follow in the list what
+ * was there before, and name no block that the batch writes. A list that they make run early reads nothing of what
+ * the leader is still staging. */
 static void upload(plp_backend *b, void *to, const void *host, size_t n_bytes)
 {
     plp_gpu *g = gpu_of(b);
@@ -248,6 +253,9 @@ static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
     const size_t n = (size_t)p->max_tokens * ((p->max_k + 31) / 32 * 32);
     plp_status s;
 
+    if (p->block_len < PLP_GPU_LEAST_BLOCK)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "device \"%s\": KV blocks of %u tokens; it needs %u or more", g->dev->driver->name,
+                        p->block_len, PLP_GPU_LEAST_BLOCK);
     g->plan = *p;
     g->spare_bytes = p->max_tokens * sizeof(i32);
     if ((s = buffer(b, n, &g->packed, err)) < 0 || (s = buffer(b, n / 32 * sizeof(float), &g->scales, err)) < 0 ||
@@ -260,7 +268,7 @@ static plp_status grow(plp_gpu *g, const plp_batch *batch, plp_error *err)
 {
     const size_t parts = plp_gpu_part_bytes(&g->plan, batch);
     /* Tables, and besides them what operations stage: ids, rows of logits, cos and sin. */
-    const size_t stage = plp_gpu_table_bytes(batch) + 16384 + (size_t)batch->n_tok * (g->plan.head_dim + 4) * sizeof(float);
+    const size_t stage = plp_gpu_table_bytes(batch) + 16384 + (size_t)batch->n_tok * (2 * g->plan.head_dim + 4) * sizeof(float);
     plp_status s;
 
     /* Half as much again, so that a growing context asks seldom. */
@@ -300,6 +308,7 @@ static plp_status prepare(plp_backend *b, const plp_batch *batch, plp_error *err
         s = grow(g, batch, err);
     }
     g->staged = 0;
+    g->owed = s == PLP_OK ? plp_gpu_table_bytes(batch) : 0;
     g->have_rows = false;
     memset(g->tables, 0, sizeof g->tables);
     /* Nobody waits for a batch without results: let it start early. */

@@ -18,6 +18,7 @@
 
 #define PLP_GPU_MAX_COMMANDS 1024u      /* of a list; a decode step of 64 layers fits */
 #define PLP_GPU_MAX_GROUPS   4u         /* of layers that share blocks */
+#define PLP_GPU_LEAST_BLOCK  16u        /* tokens; attention goes by units of these */
 
 /* A batch's tables on the device, for one group of layers. */
 typedef struct plp_gpu_tables {
@@ -32,7 +33,7 @@ typedef struct plp_gpu_memory { void *address; size_t n_bytes; } plp_gpu_memory;
 typedef struct plp_gpu {
     plp_backend      base;
     plp_gpu_device  *dev;
-    plp_mutex       *lock;              /* guards the list and the device */
+    plp_mutex       *lock;              /* guards all of this; the leader's operations and other threads' copies meet here */
     plp_gpu_command *list;
     u32              n, limit;
     plp_error        failure;           /* status < 0: the device is lost */
@@ -48,6 +49,7 @@ typedef struct plp_gpu {
     uint8_t         *stage;             /* host's view */
     uint8_t         *stage_at;          /* device's */
     size_t           stage_bytes, staged;
+    size_t           owed;              /* of what is left there: the room of this batch's tables, which nobody else gets */
     void            *spare;             /* two of spare_bytes: device memory for what finds no room in the staging area */
     size_t           spare_bytes;
 
@@ -60,7 +62,7 @@ typedef struct plp_gpu {
 void  plp_gpu_launch(plp_gpu *g, u32 kernel, u32 x, u32 y, u32 n_threads, const void *args, size_t args_bytes);
 #define PLP_GPU_LAUNCH(g, kernel, x, y, n_threads, ...) \
     plp_gpu_launch(g, kernel, x, y, n_threads, &(__VA_ARGS__), sizeof(__VA_ARGS__))
-/* n bytes for this batch: where the host writes them (NULL: no room), and their device address. */
+/* n bytes of this batch's tables (plp_gpu_table_bytes): where the host writes them, and their device address. */
 void *plp_gpu_stage(plp_gpu *g, size_t n_bytes, void **address);
 /* The same with contents, one word a token at most; always finds a place. which: 0, or 1 for a second array
  * of the same operation. */

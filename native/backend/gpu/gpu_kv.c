@@ -12,7 +12,7 @@
 #include "backend/gpu/gpu.h"
 #include "kernels/kernels.h"
 
-enum { FEW_TOKENS = 4, TILE_QUERIES = 16, LEAST_BLOCK = 16, SIMDS = PLP_GPU_THREADS / 32 };
+enum { FEW_TOKENS = 4, TILE_QUERIES = 16, SIMDS = PLP_GPU_THREADS / 32 };
 
 static u32 first_visible(u32 window, u32 pos)       { return window && pos + 1 > window ? pos + 1 - window : 0; }
 static u32 last_split(const plp_seq *s)             { return (s->pos0 + s->n_tok - 1) / PLP_SPLIT_LEN; }
@@ -23,7 +23,7 @@ size_t plp_gpu_table_bytes(const plp_batch *batch)
     size_t n = (size_t)batch->n_tok * (sizeof(gpu_row) + sizeof(gpu_fold) + sizeof(gpu_piece) + sizeof(gpu_seal)) * PLP_GPU_MAX_GROUPS;
     for (u32 i = 0; i < batch->n_seq; i++) {
         const plp_seq *s = &batch->seq[i];
-        n += sizeof(gpu_seq) + (2 * table_len(s, LEAST_BLOCK) * sizeof(gpu_block) + (last_split(s) + 1) * sizeof(gpu_piece)) * PLP_GPU_MAX_GROUPS;
+        n += sizeof(gpu_seq) + (2 * table_len(s, PLP_GPU_LEAST_BLOCK) * sizeof(gpu_block) + (last_split(s) + 1) * sizeof(gpu_piece)) * PLP_GPU_MAX_GROUPS;
     }
     return n + 1024;
 }
