@@ -2,7 +2,7 @@
 
 #define J_N (D_MAX / 32u)       /* channels of a lane */
 
-KERNEL(NAME, attention_args)
+KERNEL_WITH(REGISTERS, NAME, attention_args)
 {
     SHARED(float, q_all, 4 * Q_N * D_MAX);              /* [simdgroup][query][channel], scaled */
     SHARED(float, p_all, 4 * Q_N * UNIT);               /* [simdgroup][query][token] */

@@ -5,6 +5,7 @@
  * these words, defined by prelude_{cuda,metal,c}.h, which is included before this file:
  *
  *   KERNEL(name, args) { ... }     a kernel; its arguments are `a`
+ *   KERNEL_WITH(n, name, args)     the same with up to n registers a thread, where the compiler would rather spill
  *   DEVICE LOCAL PRIVATE           address space of a pointer: global memory, shared memory, the thread's own
  *   SHARED(T, name, n)             an array that the group shares; never initialised
  *   BARRIER() SIMD_BARRIER()       all threads of the group, or of the simdgroup of 32, meet; shared memory

@@ -23,6 +23,7 @@ typedef uint64_t u64;
 #define INLINE           static inline
 #define SHARED(T, name, n) static T name[n]
 #define KERNEL(name, args) static void CAT(plp_k_, name)(const args a)
+#define KERNEL_WITH(n, name, args) KERNEL(name, args)
 
 #define BARRIER()        plp_simt_barrier(__LINE__)
 #define SIMD_BARRIER()   plp_simt_barrier_simd(__LINE__)

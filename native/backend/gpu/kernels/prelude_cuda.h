@@ -19,7 +19,14 @@ typedef uint64_t u64;
 #define PRIVATE
 #define INLINE           static __device__ __forceinline__
 #define SHARED(T, name, n) __shared__ __align__(16) T name[n]
-#define KERNEL(name, args) extern "C" __global__ void __launch_bounds__(PLP_GPU_THREADS) CAT(plp_k_, name)(const __grid_constant__ args a)
+#define KERNEL_AS(bounds, name, args) extern "C" __global__ void bounds CAT(plp_k_, name)(const __grid_constant__ args a)
+#define KERNEL(name, args) KERNEL_AS(__launch_bounds__(PLP_GPU_THREADS), name, args)
+/* Told nothing but the threads, ptxas aims at occupancy and spills with half of the registers unused. */
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1204
+#define KERNEL_WITH(n, name, args) KERNEL_AS(__maxnreg__(n), name, args)
+#else
+#define KERNEL_WITH(n, name, args) KERNEL(name, args)
+#endif
 
 #define BARRIER()        __syncthreads()
 #define SIMD_BARRIER()   __syncwarp()

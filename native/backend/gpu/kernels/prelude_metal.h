@@ -24,6 +24,7 @@ typedef ulong  u64;
     uint3 t_group [[threadgroup_position_in_grid]], uint3 t_threads [[threads_per_threadgroup]],             \
     uint t_thread [[thread_index_in_threadgroup]], uint t_lane [[thread_index_in_simdgroup]],                \
     uint t_simd [[simdgroup_index_in_threadgroup]])
+#define KERNEL_WITH(n, name, args) KERNEL(name, args)
 
 #define BARRIER()        threadgroup_barrier(mem_flags::mem_threadgroup)
 #define SIMD_BARRIER()   simdgroup_barrier(mem_flags::mem_threadgroup)
