@@ -367,24 +367,27 @@ static void drop_blocks(suite *s, kv_seq *q, const kv_shape *x)
     }
 }
 
-/* What another thread may do between `prepare` and the first operation: more than the staging area holds. */
-typedef struct restored { void *at[8]; uint32_t *host; } restored;
-enum { RESTORED_WORDS = 1 << 14 };
+/* What another thread may do between `prepare` and the first operation: more than the staging area holds, and
+ * small pieces into what is left of it. */
+enum { RESTORED = 32, RESTORED_WORDS = 1 << 14, PIECE_WORDS = 16 };
+typedef struct restored { void *at[RESTORED]; uint32_t *host; } restored;
 
 static void restore(suite *s, restored *r)
 {
     r->host = malloc(RESTORED_WORDS * sizeof *r->host);
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < RESTORED; i++) {
         r->at[i] = gpu_bytes(s, RESTORED_WORDS * sizeof *r->host);
         for (uint32_t w = 0; w < RESTORED_WORDS; w++)
             r->host[w] = i * RESTORED_WORDS + w;
         s->gpu->ops->upload(s->gpu, r->at[i], r->host, RESTORED_WORDS * sizeof *r->host);
     }
+    for (uint32_t w = 0; w < RESTORED_WORDS; w += PIECE_WORDS)      /* the last block once more */
+        s->gpu->ops->upload(s->gpu, (uint32_t *)r->at[RESTORED - 1] + w, r->host + w, PIECE_WORDS * sizeof *r->host);
 }
 
 static void check_restored(suite *s, restored *r)
 {
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < RESTORED; i++) {
         bool same = true;
         s->gpu->ops->download(s->gpu, r->host, r->at[i], RESTORED_WORDS * sizeof *r->host);
         for (uint32_t w = 0; w < RESTORED_WORDS; w++)
