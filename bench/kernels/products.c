@@ -77,6 +77,7 @@ static void put_type(product *p, const plp_type_info *type)
         return;
     p->rows = (plp_rows){ .row_bytes = (size_t)p->k_len / type->block_len * type->block_bytes, .type = type->id, .k = p->k_len };
     p->n_matrices = b->cold_bytes / (p->rows.row_bytes * p->n_rows);
+    p->next = 0;
     if (!p->n_matrices)
         return;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
