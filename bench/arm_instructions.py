@@ -17,7 +17,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FORMS = {"Q4_0": "SYM", "Q8_0": "SYM", "Q4_1": "MIN", "Q4_K": "MIN", "Q6_K": "SUB"}
+QUANTS = {name: (int(length), form) for name, length, form in re.findall(
+    r"^QUANT\( *\d+, (\w+), *(\d+), *\d+, (\w+)\)", (ROOT / "native/format/quants.def").read_text(), re.M) if form != "FLT"}
+FORMS = {name: form for name, (_, form) in QUANTS.items()}
+EARLY = {"Q8_0", "IQ4_NL", "IQ4_XS", "Q5_1", "Q5_K", "Q2_K"}        # neon: products that are widened before they are folded
 TIERS = {
     "neon": "-march=armv8-a",
     "dotprod": "-march=armv8.2-a+dotprod+fp16",
@@ -115,10 +118,10 @@ def ideal_vector(tier, name, direct):
     """Vector instructions per 128 multiply-adds (4 rows x 1 token, or 2 x 2, of one 32-block)."""
     smmla = tier == "i8mm" and not direct
     halves = 2 if FORMS[name] == "SUB" else 1
-    floats = {"SYM": 4, "MIN": 5, "SUB": 6}[FORMS[name]]
+    floats = {"SYM": 4, "MIN": 5, "SUB": 6, "MN2": 6}[FORMS[name]]
     if tier == "neon":          # 8-bit multiplies, and what brings four rows' lanes into one vector
         dots = 16
-        fold = 8 + 3 if name == "Q8_0" else 4 * halves
+        fold = 8 + 3 if name in EARLY else 4 * halves
     else:
         dots = 4 if smmla else 8
         fold = 3 * halves if direct else 0
@@ -142,7 +145,7 @@ def main():
         for tier in TIERS:
             for name in FORMS:
                 code = functions(compiler, tier, name)
-                unit = 8 if name.endswith("_K") else 1
+                unit = QUANTS[name][0] // 32
                 # A tile step is 8 rows x 4 tokens x 32 = 1,024 multiply-adds, a direct step 4 x 32 = 128.
                 tile = per_block(code["hot_tile"], 1, dotted)
                 direct = {k: 8 * v for k, v in per_block(code["hot_direct"], unit, dotted).items()}

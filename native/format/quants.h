@@ -9,7 +9,9 @@
 
 #include "base/status.h"
 
-enum plp_quant_form { PLP_FORM_FLT, PLP_FORM_SYM, PLP_FORM_MIN, PLP_FORM_SUB };
+#include <string.h>
+
+enum plp_quant_form { PLP_FORM_FLT, PLP_FORM_SYM, PLP_FORM_MIN, PLP_FORM_SUB, PLP_FORM_MN2 };
 
 typedef enum plp_type {
 #define QUANT(id, NAME, len, bytes, form) PLP_TYPE_##NAME = id,
@@ -34,5 +36,17 @@ bool plp_type_geometry(int32_t id, uint32_t *block_len, uint32_t *block_bytes);
 
 float    plp_f16_to_f32(uint16_t h);
 uint16_t plp_f32_to_f16(float f);           /* round to nearest even; NaN stays NaN */
+
+/* What a nibble stands for in IQ4_NL and IQ4_XS, and in FP4, doubled. */
+extern const int8_t plp_iq4_values[16], plp_fp4_values[16];
+
+/* The scale of MXFP4, 2^(e - 127), halved for the doubled values. */
+static inline float plp_half_e8m0(uint32_t e)
+{
+    const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1) << 23;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
 
 #endif

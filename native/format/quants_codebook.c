@@ -133,8 +133,8 @@ void plp_dequantize_IQ1_M(const void *src, float *dst, size_t k)
     }
 }
 
-static const int8_t iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
-static const int8_t fp4_values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };   /* doubled */
+const int8_t plp_iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+const int8_t plp_fp4_values[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
 
 /* n bytes: low nibbles are the first n values, high nibbles the next n. */
 static void nibbles(float *dst, const uint8_t *q, int n, const int8_t *values, float d)
@@ -149,7 +149,7 @@ static void nibbles(float *dst, const uint8_t *q, int n, const int8_t *values, f
 void plp_dequantize_IQ4_NL(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
-    for (; k; k -= 32, b += 18, dst += 32) nibbles(dst, b + 2, 16, iq4_values, plp_load_f16(b));
+    for (; k; k -= 32, b += 18, dst += 32) nibbles(dst, b + 2, 16, plp_iq4_values, plp_load_f16(b));
 }
 
 /* [d f16][u16: 8 x high 2 scale bits][4 bytes: low scale nibbles][8 x 16 bytes of nibbles] */
@@ -161,7 +161,7 @@ void plp_dequantize_IQ4_XS(const void *src, float *dst, size_t k)
         const uint32_t high = plp_load_u16(b + 2);
         for (int g = 0; g < 8; g++, dst += 32) {
             const uint32_t scale = (b[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> 2 * g & 3) << 4;
-            nibbles(dst, b + 8 + 16 * g, 16, iq4_values, d * (float)((int)scale - 32));
+            nibbles(dst, b + 8 + 16 * g, 16, plp_iq4_values, d * (float)((int)scale - 32));
         }
     }
 }
@@ -202,12 +202,7 @@ void plp_dequantize_TQ2_0(const void *src, float *dst, size_t k)
 void plp_dequantize_MXFP4(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
-    for (; k; k -= 32, b += 17, dst += 32) {
-        const uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : (uint32_t)(b[0] - 1) << 23;
-        float d;
-        memcpy(&d, &bits, sizeof d);
-        nibbles(dst, b + 1, 16, fp4_values, d);
-    }
+    for (; k; k -= 32, b += 17, dst += 32) nibbles(dst, b + 1, 16, plp_fp4_values, plp_half_e8m0(b[0]));
 }
 
 /* Scale of NVFP4, unsigned e4m3 with bias 7, halved for the doubled values. 0x7f is NaN in that
@@ -226,5 +221,5 @@ void plp_dequantize_NVFP4(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 64, b += 36)
-        for (int g = 0; g < 4; g++, dst += 16) nibbles(dst, b + 4 + 8 * g, 8, fp4_values, ue4m3(b[g]));
+        for (int g = 0; g < 4; g++, dst += 16) nibbles(dst, b + 4 + 8 * g, 8, plp_fp4_values, ue4m3(b[g]));
 }

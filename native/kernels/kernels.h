@@ -16,7 +16,9 @@
  *              SYM  t = (ws * xs) * dot
  *              MIN  t = fma(wm, xs * sum(q), (ws * xs) * dot)       wm = the minimum (Q4_K: -(dmin * m))
  *              SUB  t = fma(w1, dot1, w0 * dot0) * xs               two halves of 16
- *   float    weights without an integer form (F32, F16, BF16): y = sum16 of fma products in f32.
+ *              MN2  t = fma(m1, xs * sum(q1), fma(m0, xs * sum(q0), (ws * xs) * dot))     two halves of 16; the weights
+ *                   of the dot are sc * q, ws = d, the minimums -(dmin * m)
+ *   float    weights without an integer form (FLT in format/quants.def), as f32: y = sum16 of fma products in f32.
  *   attention, per unit of 16 tokens and query: score = c0 + c1, the fma chains over even and odd d;
  *            (soft cap: cap * plp_tanh(score / cap)); slots outside [lo, hi) are -inf; a new maximum first
  *            scales s and acc by plp_exp(old - new); p = plp_exp(score - m); s = s + sum16(p);
@@ -62,7 +64,7 @@ enum plp_act       { PLP_ACT_SILU, PLP_ACT_GELU, PLP_ACT_GELU_ERF, PLP_ACT_RELU,
                      PLP_ACT_SILU_LIMITED };                                        /* glu_limited */
 
 /* Raised whenever THE CONTRACT changes bits: stored KV of another version is not used. */
-#define PLP_NUMERICS_VERSION 1u
+#define PLP_NUMERICS_VERSION 2u
 
 #define PLP_ROW_STEP   16u      /* linear: r0 is a multiple of this */
 #define PLP_TOKEN_STEP 16u      /* x_pack: t0 is a multiple of this */

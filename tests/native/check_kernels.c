@@ -35,8 +35,13 @@ static void random_block(const quant *q, int kind, uint32_t i, uint8_t *p)
     case PLP_TYPE_F32:  memcpy(p, &f, 4); break;
     case PLP_TYPE_BF16: memcpy(p, (const char *)&f + 2, 2); break;
     case PLP_TYPE_Q6_K: put_half(p + 208, d); break;
-    case PLP_TYPE_F16: case PLP_TYPE_Q4_0: case PLP_TYPE_Q8_0: put_half(p, d); break;
-    case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: put_half(p, d); put_half(p + 2, m); break;
+    case PLP_TYPE_Q3_K: put_half(p + 108, d); break;
+    case PLP_TYPE_Q2_K: put_half(p + 80, d); put_half(p + 82, m); break;
+    case PLP_TYPE_F16: case PLP_TYPE_Q4_0: case PLP_TYPE_Q5_0: case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL: case PLP_TYPE_IQ4_XS:
+        put_half(p, d);
+        break;
+    case PLP_TYPE_Q4_1: case PLP_TYPE_Q5_1: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: put_half(p, d); put_half(p + 2, m); break;
+    case PLP_TYPE_MXFP4: p[0] = (uint8_t)(kind == 1 ? 140 + i % 4 : kind == 2 ? i % 5 : 118 + i % 4); break;
     default:
         for (bool sane = false; !sane; ) {      /* scales lie anywhere: draw until no value is wild */
             float values[256];
@@ -152,8 +157,8 @@ static void exact_products(const quant *q, uint32_t len, int kind)
                 want += row[i] * v;
                 size += fabs(row[i] * v);
             }
-            /* A term of MIN is the difference of two parts that may each be larger than their sum. */
-            const double allowed = (len / 16.0 + 16) * FLT_EPSILON * size * (q->form == PLP_FORM_MIN ? 8 : 1) + 1e-37;
+            /* A term of MIN or MN2 is the difference of two parts that may each be larger than their sum. */
+            const double allowed = (len / 16.0 + 16) * FLT_EPSILON * size * (q->form == PLP_FORM_MIN || q->form == PLP_FORM_MN2 ? 8 : 1) + 1e-37;
             CHECK(fabs(y[t * ROWS + r] - want) <= allowed, "ref %s k=%u %s row %d token %d: got %.9g, want %.9g +- %.2g",
                   q->name, len, kinds[kind], r, t, y[t * ROWS + r], want, allowed);
         }

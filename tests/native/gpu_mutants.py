@@ -41,6 +41,7 @@ MUTANTS = [
     # wrong indices
     ("Q6_K takes the wrong high bits", "linear.h", "(four_bytes(high + 4 * i) >> (2 * c)", "(four_bytes(high + 4 * i) >> (2 * (c % 2))"),
     ("Q4_K takes the wrong scale bits", "linear.h", "(packed[j + 4] & 15u) | (u32)(packed[j - 4] >> 6) << 4", "(packed[j + 4] & 15u) | (u32)(packed[j] >> 6) << 4"),
+    ("Q5_K takes its neighbour's fifth bits", "linear.h", ">> (b % 8) & 0x01010101u", ">> ((b ^ 1) % 8) & 0x01010101u"),
     ("rope pairs across the head, not the rotated part", "rows.h", "apart = a.neox ? pairs : 1", "apart = a.neox ? a.head_dim / 2 : 1"),
     ("keys go to another slot", "kv.h", "k[d * a.block_len + slot] =", "k[d * a.block_len + (slot ^ 1)] ="),
     ("attention asks the first block of the table", "attention_body.h", "tile_of(a.sealed[seq->first_block + b].at, a.layer", "tile_of(a.sealed[seq->first_block].at, a.layer"),
@@ -49,7 +50,8 @@ MUTANTS = [
     ("q8 values of the wrong tokens", "attention_body.h", "(i32)v[2 * D + ch], (i32)v[3 * D + ch]", "(i32)v[3 * D + ch], (i32)v[2 * D + ch]"),
     # wrong scales and formulas
     ("activations are scaled for 128 steps", "linear.h", "zero ? 0.0f : most / 127.0f;", "zero ? 0.0f : most / 128.0f;"),
-    ("the minimum is not multiplied with the sum", "linear.h", "FMA(m, xm, ((s) * (xs))", "FMA(m, xs, ((s) * (xs))"),
+    ("the minimum is not multiplied with the sum", "linear.h", "d1) FMA((w)[1], (x)[1], TERM_SYM", "d1) FMA((w)[1], (x)[0], TERM_SYM"),
+    ("the second half's minimum is multiplied with the first's sum", "linear.h", "FMA((w)[2], (x)[2], FMA", "FMA((w)[2], (x)[1], FMA"),
     ("the sum is not shrunk for a new maximum", "attention_body.h", "                            s[i] = s[i] * shrink;\n", ""),
     ("queries are not scaled", "attention_body.h", "from[d] * a.scale", "from[d]"),
     ("the soft cap is forgotten", "attention_body.h", "if (a.softcap > 0.0f)", "if (a.softcap < 0.0f)"),

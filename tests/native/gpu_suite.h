@@ -232,8 +232,13 @@ static void random_block(const plp_type_info *t, uint8_t *p)
         case PLP_TYPE_F32:  memcpy(p, &f, 4); break;
         case PLP_TYPE_BF16: memcpy(p, (const char *)&f + 2, 2); break;
         case PLP_TYPE_Q6_K: put_half(p + 208, d * 0.1f); break;
-        case PLP_TYPE_F16: case PLP_TYPE_Q4_0: case PLP_TYPE_Q8_0: put_half(p, t->id == PLP_TYPE_F16 ? f : d); break;
-        case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: put_half(p, d), put_half(p + 2, m); break;
+        case PLP_TYPE_Q3_K: put_half(p + 108, d * 0.1f); break;
+        case PLP_TYPE_Q2_K: put_half(p + 80, d), put_half(p + 82, m); break;
+        case PLP_TYPE_F16: put_half(p, f); break;
+        case PLP_TYPE_Q4_0: case PLP_TYPE_Q5_0: case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL: put_half(p, d); break;
+        case PLP_TYPE_IQ4_XS: put_half(p, d * 0.05f); break;
+        case PLP_TYPE_Q4_1: case PLP_TYPE_Q5_1: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: put_half(p, d), put_half(p + 2, m); break;
+        case PLP_TYPE_MXFP4: p[0] = (uint8_t)(p[0] % 8 ? 116 + p[0] % 8 : p[0] / 128); break;
         }
         t->dequantize(p, values, t->block_len);
         sane = true;
@@ -274,8 +279,13 @@ static void check_product(suite *s, int32_t type, uint32_t rows, uint32_t k, uin
     free(m.data);
 }
 
-static const int32_t types[] = { PLP_TYPE_Q4_0, PLP_TYPE_Q4_1, PLP_TYPE_Q8_0, PLP_TYPE_Q4_K, PLP_TYPE_Q6_K, PLP_TYPE_F32, PLP_TYPE_F16,
-                                 PLP_TYPE_BF16, PLP_TYPE_Q5_0, PLP_TYPE_Q3_K };
+/* What the kernels know, and one type that is dequantised when it is loaded. */
+static const int32_t types[] = {
+#define GPU_TYPE(T, integer) PLP_TYPE_##T,
+#include "backend/gpu/kernels/types.def"
+#undef GPU_TYPE
+    PLP_TYPE_IQ3_S,
+};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 static void check_products(suite *s)

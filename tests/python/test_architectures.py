@@ -97,8 +97,9 @@ def test_agrees_with_transformers(file_of, name, kind):
     with open_case(file_of(name, kind), name) as model, model.session() as session:
         assert model.info.architecture == CASES[name].arch
         got = logprobs(all_logits(session, golden_tokens()))[truth["positions"]]
-    assert divergence(truth, got) <= KL_LIMIT[kind]
-    if kind == "F32":
+    exact = kind == "F32" and not CASES[name].expert_type       # experts of an integer form round activations, as Q8_0's do
+    assert divergence(truth, got) <= KL_LIMIT["F32" if exact else "Q8_0"]
+    if exact:
         worst = np.abs(np.take_along_axis(got, truth["ids"].astype(int), axis=-1) - truth["logprobs"]).max()
         assert worst < 0.02                     # KV is f16
 

@@ -14,9 +14,9 @@
  * unpacked into an int8 panel that fits in L1 and is used for every tile of four tokens; partial sums wait in
  * `work` between column chunks. Both add the same terms in the same order, so they agree bit for bit.
  *
- *   activations, n < 4    [token][k/32] { q[32], xs, xm }                    xs scale, xm = xs * sum(q)
- *                n >= 4   [n/4][k/32] { q[2 halves][64], xs[4], xm[4] }      tokens past n are zero
- *   panel                 [2][chunk] { q[2 halves][128], a, b }              8 rows each; a, b one per lane
+ *   activations, n < 4    [token][k/32] { q[32], xs, xm, xh[2] }             xs scale, xm = xs * sum(q), xh of its halves
+ *                n >= 4   [n/4][k/32] { q[2 halves][64], xs[4], xm[4], xh[2][4] }      tokens past n are zero
+ *   panel                 [2][chunk] { q[2 halves][128], a, b, c }           8 rows each; a, b, c one per lane
  *   partial sums          [n/4][2][8 groups][4 lanes]
  *
  * Source   the contract in kernels/kernels.h; rates and shapes from measurements of sdot and smmla bounds
@@ -43,17 +43,17 @@ enum {
 
 typedef struct x_block {
     int8_t q[32];
-    float  xs, xm;
+    float  xs, xm, xh[2];
 } x_block;
 
 typedef struct x_tile {
     int8_t q[2][TILE_TOKENS * 16];
-    float  xs[TILE_TOKENS], xm[TILE_TOKENS];
+    float  xs[TILE_TOKENS], xm[TILE_TOKENS], xh[2][TILE_TOKENS];
 } x_tile;
 
 typedef struct panel_block {
     int8_t q[2][TILE_ROWS * 16];
-    float  a[ROW_GROUPS][4], b[ROW_GROUPS][4];
+    float  a[ROW_GROUPS][4], b[ROW_GROUPS][4], c[ROW_GROUPS][4];
 } panel_block;
 
 INLINE size_t lines(size_t n_bytes) { return (n_bytes + 63) / 64 * 64; }
@@ -61,8 +61,8 @@ INLINE uint32_t n_tiles(uint32_t n) { return n / TILE_TOKENS + (n % TILE_TOKENS 
 
 /* ---- activations --------------------------------------------------------------------------- */
 
-/* 32 floats to int8; returns the scale and the sum of the int8 values. */
-INLINE float quantise(const float *x, int8x16_t q[2], float *sum)
+/* 32 floats to int8; returns the scale, and the sums of the int8 values of both halves. */
+INLINE float quantise(const float *x, int8x16_t q[2], float sum[2])
 {
     float32x4_t v[8], top = vdupq_n_f32(0);
     UNROLL for (int i = 0; i < 8; i++) {
@@ -77,7 +77,8 @@ INLINE float quantise(const float *x, int8x16_t q[2], float *sum)
                             vqmovn_s32(vcvtnq_s32_f32(vmulq_f32(v[2 * i + 1], inverse))));
     q[0] = vcombine_s8(vqmovn_s16(w[0]), vqmovn_s16(w[1]));
     q[1] = vcombine_s8(vqmovn_s16(w[2]), vqmovn_s16(w[3]));
-    *sum = (float)vaddvq_s16(vaddq_s16(vpaddlq_s8(q[0]), vpaddlq_s8(q[1])));
+    UNROLL for (int h = 0; h < 2; h++)
+        sum[h] = (float)vaddlvq_s8(q[h]);
     return amax >= PLP_X_ZERO ? amax / 127.0f : 0.0f;
 }
 
@@ -97,9 +98,11 @@ static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t 
             for (uint32_t b = 0; b < n_blocks; b++) {
                 x_block *o = (x_block *)out + (size_t)t * n_blocks + b;
                 int8x16_t q[2];
-                float sum;
-                o->xs = quantise(x + t * ldx + b * 32, q, &sum);
-                o->xm = o->xs * sum;
+                float sum[2];
+                o->xs = quantise(x + t * ldx + b * 32, q, sum);
+                o->xm = o->xs * (sum[0] + sum[1]);
+                o->xh[0] = o->xs * sum[0];
+                o->xh[1] = o->xs * sum[1];
                 vst1q_s8(o->q, q[0]);
                 vst1q_s8(o->q + 16, q[1]);
             }
@@ -111,9 +114,11 @@ static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t 
             int8x16_t q[2][TILE_TOKENS];
             for (uint32_t j = 0; j < TILE_TOKENS; j++) {
                 int8x16_t halves[2] = { vdupq_n_s8(0), vdupq_n_s8(0) };
-                float sum = 0;
-                o->xs[j] = t + j < n ? quantise(x + (t + j) * ldx + b * 32, halves, &sum) : 0;
-                o->xm[j] = o->xs[j] * sum;
+                float sum[2] = { 0, 0 };
+                o->xs[j] = t + j < n ? quantise(x + (t + j) * ldx + b * 32, halves, sum) : 0;
+                o->xm[j] = o->xs[j] * (sum[0] + sum[1]);
+                o->xh[0][j] = o->xs[j] * sum[0];
+                o->xh[1][j] = o->xs[j] * sum[1];
                 q[0][j] = halves[0];
                 q[1][j] = halves[1];
             }
@@ -124,14 +129,20 @@ static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t 
 
 /* ---- the one float term of a block ---------------------------------------------------------- */
 
+/* A token's factors: xs, xm, xh; a row's: a, b, c. */
+typedef struct x_factors { float32x4_t s, m, h0, h1; } x_factors;
+typedef struct w_factors { float32x4_t a, b, c; } w_factors;
+
 /* d: the block's dots (SUB: of its first half), e: of the second half. Plain products where the contract has them. */
-INLINE float32x4_t term(int form, float32x4_t a, float32x4_t b, float32x4_t xs, float32x4_t xm, int32x4_t d, int32x4_t e)
+INLINE float32x4_t term(int form, w_factors w, x_factors x, int32x4_t d, int32x4_t e)
 {
     const float32x4_t dot = vcvtq_f32_s32(d);
     if (form == PLP_FORM_SUB)
-        return vmulq_f32(vfmaq_f32(vmulq_f32(a, dot), b, vcvtq_f32_s32(e)), xs);
-    const float32x4_t product = vmulq_f32(vmulq_f32(a, xs), dot);
-    return form == PLP_FORM_MIN ? vfmaq_f32(product, b, xm) : product;
+        return vmulq_f32(vfmaq_f32(vmulq_f32(w.a, dot), w.b, vcvtq_f32_s32(e)), x.s);
+    const float32x4_t product = vmulq_f32(vmulq_f32(w.a, x.s), dot);
+    if (form == PLP_FORM_MN2)
+        return vfmaq_f32(vfmaq_f32(product, w.b, x.h0), w.c, x.h1);
+    return form == PLP_FORM_MIN ? vfmaq_f32(product, w.b, x.m) : product;
 }
 
 /* m (1..4) outputs of one token, rows r..r+m. */
@@ -163,13 +174,14 @@ INLINE void direct_tokens(int type, int form, uint32_t n, const plp_rows *w, uin
 
     for (uint32_t r = r0; r < r1; r += 4) {
         const uint8_t *at[4];
-        float32x4_t acc[DIRECT_MAX], a[MAX_UNIT_BLOCKS], b[MAX_UNIT_BLOCKS];
+        float32x4_t acc[DIRECT_MAX];
+        scales s;
         quad_rows(w, r, r1, at);
         UNROLL for (uint32_t t = 0; t < n; t++)
             acc[t] = vdupq_n_f32(0);
 
         for (uint32_t block = 0; block < n_blocks; block += unit_blocks(type)) {
-            quad_scales(type, at, a, b);
+            quad_scales(type, at, &s);
             for (uint32_t i = 0; i < unit_blocks(type); i++) {
                 int8x16_t q[4][2];
                 UNROLL for (int row = 0; row < 4; row++)
@@ -184,7 +196,8 @@ INLINE void direct_tokens(int type, int form, uint32_t n, const plp_rows *w, uin
                     } else {
                         d = quad_dot(q, v, 0, 2, max_value(type));
                     }
-                    acc[t] = vaddq_f32(acc[t], term(form, a[i], b[i], vdupq_n_f32(xb->xs), vdupq_n_f32(xb->xm), d, e));
+                    const x_factors xf = { vdupq_n_f32(xb->xs), vdupq_n_f32(xb->xm), vdupq_n_f32(xb->xh[0]), vdupq_n_f32(xb->xh[1]) };
+                    acc[t] = vaddq_f32(acc[t], term(form, (w_factors){ s.a[i], s.b[i], s.c[i] }, xf, d, e));
                 }
             }
             UNROLL for (int row = 0; row < 4; row++)
@@ -229,8 +242,8 @@ INLINE void unpack(int type, const plp_rows *w, uint32_t r, uint32_t r1, uint32_
         at[row] += b0 / unit_blocks(type) * unit_bytes(type);
 
     for (uint32_t block = b0; block < b1; block += unit_blocks(type)) {
-        float32x4_t a[MAX_UNIT_BLOCKS], b[MAX_UNIT_BLOCKS];
-        quad_scales(type, at, a, b);
+        scales s;
+        quad_scales(type, at, &s);
         for (uint32_t i = 0; i < unit_blocks(type); i++, panel++) {
             int8x16_t q[4][2];
             UNROLL for (int row = 0; row < 4; row++)
@@ -239,8 +252,10 @@ INLINE void unpack(int type, const plp_rows *w, uint32_t r, uint32_t r1, uint32_
                 const int8x16_t v[4] = { q[0][h], q[1][h], q[2][h], q[3][h] };
                 put_weights(panel->q[h], quad, v);
             }
-            put_scales(panel->a, quad, a[i]);
-            put_scales(panel->b, quad, b[i]);
+            put_scales(panel->a, quad, s.a[i]);
+            put_scales(panel->b, quad, s.b[i]);
+            if (plp_type_form(type) == PLP_FORM_MN2)
+                put_scales(panel->c, quad, s.c[i]);
         }
         UNROLL for (int row = 0; row < 4; row++)
             at[row] += unit_bytes(type);
@@ -280,8 +295,11 @@ INLINE void tile(int type, int form, const panel_block *w, const x_tile *x, uint
         }
         UNROLL for (int g = 0; g < N_GROUPS; g++) {
             const uint32_t rows = g / TOKEN_GROUPS, tokens = g % TOKEN_GROUPS;
-            acc[g] = vaddq_f32(acc[g], term(form, vld1q_f32(w->a[rows]), vld1q_f32(w->b[rows]),
-                                            token_scales(x->xs, tokens), token_scales(x->xm, tokens), d[g], e[g]));
+            const w_factors wf = { vld1q_f32(w->a[rows]), vld1q_f32(w->b[rows]),
+                                   form == PLP_FORM_MN2 ? vld1q_f32(w->c[rows]) : vdupq_n_f32(0) };
+            const x_factors xf = { token_scales(x->xs, tokens), token_scales(x->xm, tokens),
+                                   token_scales(x->xh[0], tokens), token_scales(x->xh[1], tokens) };
+            acc[g] = vaddq_f32(acc[g], term(form, wf, xf, d[g], e[g]));
         }
     }
 }
@@ -348,6 +366,7 @@ INLINE void strips(int type, int form, const plp_rows *w, uint32_t r0, uint32_t 
 #define RUN_SYM(id) RUN_INT(id, PLP_FORM_SYM)
 #define RUN_MIN(id) RUN_INT(id, PLP_FORM_MIN)
 #define RUN_SUB(id) RUN_INT(id, PLP_FORM_SUB)
+#define RUN_MN2(id) RUN_INT(id, PLP_FORM_MN2)
 
 static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                    bool add, void *work)

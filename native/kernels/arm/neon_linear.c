@@ -1,9 +1,9 @@
 /*
  * kernels/arm/neon_linear.c - quantised products on plain ARMv8-A: 8-bit multiplies, 16-bit sums
  *
- * A 16-bit lane may take as many products as surely fit: activations are within +-127, so 2 products of Q8_0
- * (2 * 127 * 128 = 32512), 8 of Q6_K (8 * 127 * 32 = 32512), 16 of a 4-bit format (16 * 127 * 15 = 30480).
- * Then everything is exact, as the contract asks. Only Q8_0 has to widen early.
+ * A 16-bit lane may take as many products as surely fit, activations being within +-127: 16 of weights up to 16
+ * (16 * 127 * 16 = 32512), 8 of weights up to 32, 2 of any (2 * 127 * 128). Then everything is exact, as the contract
+ * asks. Eight come together per half block, when four rows are folded; where that does not fit, sums are widened early.
  */
 #include "kernels/arm/arm.h"
 
@@ -17,7 +17,7 @@ INLINE int16x8_t products(int16x8_t sum, int8x16_t w, int8x16_t x)
 
 INLINE int32x4_t quad_dot(const int8x16_t q[4][2], const int8x16_t x[2], int first, int n, int max)
 {
-    if (max > 32) {
+    if (max * n > 32) {
         int32x4_t s[4];
         UNROLL for (int r = 0; r < 4; r++) {
             s[r] = vpaddlq_s16(products(vdupq_n_s16(0), q[r][first], x[first]));

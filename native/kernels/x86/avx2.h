@@ -47,6 +47,47 @@ INLINE __m256i two_128(const void *low, const void *high) { return _mm256_set_m1
 INLINE __m256 bytes_ps(const void *p)        { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 INLINE __m256 signed_bytes_ps(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
+/* ---- weights as the tier stores them -------------------------------------------------------- */
+
+/* What is added to make them unsigned; 0: they are, or they stay signed bytes. */
+INLINE int weight_offset(int type)
+{
+    switch (type) {
+    case PLP_TYPE_Q3_K:                      return 4;
+    case PLP_TYPE_Q4_0:                      return 8;
+    case PLP_TYPE_Q5_0: case PLP_TYPE_MXFP4: return 16;
+    case PLP_TYPE_Q6_K:                      return 32;
+    default:                                 return 0;
+    }
+}
+INLINE bool is_signed(int type) { return type == PLP_TYPE_Q8_0 || type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS; }
+
+/* Nibbles -> what the type says they stand for. */
+INLINE __m256i looked_up(const int type, __m256i nibbles)
+{
+    const __m256i values = _mm256_broadcastsi128_si256(load_128(values_of(type)));
+    return _mm256_shuffle_epi8(_mm256_add_epi8(values, _mm256_set1_epi8((char)weight_offset(type))), nibbles);
+}
+
+/* `value` in the bytes where h has all of these bits. */
+INLINE __m256i value_where(__m256i h, __m256i bits, int value)
+{
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(h, bits), bits), _mm256_set1_epi8((char)value));
+}
+
+INLINE __m256i two_bits(__m256i v, int at) { return _mm256_and_si256(_mm256_srli_epi16(v, at), _mm256_set1_epi8(3)); }
+
+/* Eight of plp_half_e8m0. */
+INLINE __m256 e8m0(const void *p)
+{
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)), two = _mm256_set1_epi32(2);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
+}
+
+/* ---- transposes, folds, results -------------------------------------------------------------- */
+
 /* 8 rows of 16 bytes, `stride` apart -> out[c]: dword c of rows 0..7. */
 INLINE void transpose_8x4(const void *from, size_t stride, __m256i out[4])
 {

@@ -38,6 +38,21 @@ INLINE __m512i  load_512(const void *p) { return _mm512_loadu_si512(p); }
 INLINE __m512   halves(const void *p)   { return _mm512_cvtph_ps(load_256(p)); }
 INLINE __mmask16 lanes_below(uint32_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 
+/* Nibbles -> what they stand for in a table of sixteen, 128 larger. */
+INLINE __m512i looked_up(const int8_t values[16], __m512i nibbles)
+{
+    return _mm512_shuffle_epi8(_mm512_xor_si512(_mm512_broadcast_i32x4(load_128(values)), _mm512_set1_epi8((char)0x80)), nibbles);
+}
+
+/* Sixteen of plp_half_e8m0. */
+INLINE __m512 e8m0(__m128i e)
+{
+    const __m512i v = _mm512_cvtepu8_epi32(e);
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(v, _mm512_set1_epi32(1)), 23);
+    const __mmask16 small = _mm512_cmplt_epi32_mask(v, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, small, _mm512_set1_epi32(0x00200000), v));
+}
+
 /* Four 16-byte pieces, `stride` apart, as one register. */
 INLINE __m512i load_4x16(const uint8_t *p, size_t stride)
 {

@@ -24,6 +24,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "format/quants.h"
+#include "kernels/scales.h"
+
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -73,17 +76,40 @@ INLINE size_t tile_offset(uint32_t n_tiles, uint32_t b0, uint32_t n, uint32_t ti
 
 /* ---- bytes -------------------------------------------------------------------------------- */
 
-INLINE uint16_t load_u16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
-INLINE uint32_t load_u32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-INLINE uint64_t load_u64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+INLINE uint16_t load_u16(const void *p) { return plp_u16_at(p); }
+INLINE uint32_t load_u32(const void *p) { return plp_u32_at(p); }
+INLINE uint64_t load_u64(const void *p) { return plp_u64_at(p); }
 
-/* Q4_K's twelve bytes -> eight 6-bit scales and eight 6-bit minimums, a byte each. */
-INLINE void q4_k_scales(const uint8_t *p, uint64_t *sc, uint64_t *min)
+/* The terms that MN2's two minimums are multiplied with. */
+INLINE void half_sums(const x_tile *x, float xh[2][TILE_TOKENS])
 {
-    const uint32_t a = load_u32(p), b = load_u32(p + 4), c = load_u32(p + 8);
-    *sc = (a & 0x3f3f3f3f) | (uint64_t)((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
-    *min = (b & 0x3f3f3f3f) | (uint64_t)((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
+    UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
+        xh[0][t] = x->xs[t] * ((float)x->x0[t] * -0x1p-7f);
+        xh[1][t] = x->xs[t] * ((float)(x->xi[t] - x->x0[t]) * -0x1p-7f);
+    }
 }
+
+/* ---- types: constants wherever these are asked -------------------------------------------------- */
+
+/* Bytes of 256 weights, 8 blocks. */
+INLINE uint32_t bytes_per_8(int type)
+{
+    switch (type) {
+#define QUANT(id, NAME, len, bytes, form) case id: return (bytes) * 256 / (len);
+#include "format/quants.def"
+#undef QUANT
+    }
+    return 0;
+}
+
+INLINE bool has_fifth_bits(int type) { return type == PLP_TYPE_Q5_0 || type == PLP_TYPE_Q5_1; }     /* a bit of each value */
+INLINE bool is_looked_up(int type)   { return type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS || type == PLP_TYPE_MXFP4; }
+/* Nibbles are first and second halves of a 32-block, which is how streams then multiply them. */
+INLINE bool is_halves(int type)
+{
+    return type == PLP_TYPE_Q4_0 || type == PLP_TYPE_Q4_1 || has_fifth_bits(type) || is_looked_up(type);
+}
+INLINE const int8_t *values_of(int type) { return type == PLP_TYPE_MXFP4 ? plp_fp4_values : plp_iq4_values; }
 
 /* avx2_pack.c; the tier above packs with it too. */
 void plp_avx2_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out);

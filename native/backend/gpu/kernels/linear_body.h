@@ -4,6 +4,7 @@
 #define SCALES CAT(scales_, T)
 #define TERM   CAT(TERM_, CAT(FORM_, T))
 #define VALUE  CAT(VALUE_, CAT(FORM_, T))
+#define FACTORS CAT(FACTORS_, CAT(FORM_, T))
 
 /* GROUP_X: token of ids; a thread dequantises 16 values at a time. */
 KERNEL(CAT(embed_, T), embed_args)
@@ -11,12 +12,12 @@ KERNEL(CAT(embed_, T), embed_args)
     DEVICE const u8 *row = a.table + (u64)(u32)a.ids[GROUP_X] * a.row_bytes;
     DEVICE float *y = a.y + GROUP_X * (u64)a.k;
     for (u32 i = THREAD; i < a.k / 16; i += THREADS) {
-        float s, m;
+        float w[FACTORS];
         i32 q[4];
-        SCALES(row, i / 2, &s, &m);
+        SCALES(row, i / 2, w);
         UNPACK(row, i / 2, i % 2, q);
         for (u32 j = 0; j < 16; j++) {
-            const float v = VALUE(s, m, (i8)(q[j / 4] >> (j % 4 * 8)), i % 2);
+            const float v = VALUE(w, (i8)(q[j / 4] >> (j % 4 * 8)), i % 2);
             y[i * 16 + j] = a.scale == 1.0f ? v : v * a.scale;
         }
     }
@@ -35,18 +36,19 @@ KERNEL(CAT(matvec_, T), linear_args)
         const u32 b = first + LANE;
         if (b < n_blocks) {
             i32 w[MATVEC_ROWS][8];
-            float s[MATVEC_ROWS], m[MATVEC_ROWS];
+            float scales[MATVEC_ROWS][FACTORS];
             for (u32 r = 0; r < MATVEC_ROWS; r++) {
                 /* Rows past the end repeat the last one; nobody stores them. */
                 DEVICE const u8 *row = a.w + (u64)(row0 + r < a.rows ? row0 + r : a.rows - 1) * a.row_bytes;
                 UNPACK(row, b, 0, w[r]);
                 UNPACK(row, b, 1, w[r] + 4);
-                SCALES(row, b, &s[r], &m[r]);
+                SCALES(row, b, scales[r]);
             }
             for (u32 t = 0; t < a.n; t++) {
                 DEVICE const i32 *x = (DEVICE const i32 *)(a.q + t * (u64)a.k + b * 32u);
-                const float xs = a.scale[t * (u64)n_blocks + b], xm = a.sum[t * (u64)n_blocks + b];
+                float xf[FACTORS];
                 i32 d0[MATVEC_ROWS], d1[MATVEC_ROWS];
+                token_factors(FACTORS, x, a.scale[t * (u64)n_blocks + b], a.sum[t * (u64)n_blocks + b], xf);
                 for (u32 r = 0; r < MATVEC_ROWS; r++)
                     d0[r] = d1[r] = 0;
                 for (u32 i = 0; i < 4; i++) {
@@ -57,7 +59,7 @@ KERNEL(CAT(matvec_, T), linear_args)
                     }
                 }
                 for (u32 r = 0; r < MATVEC_ROWS; r++)
-                    mine[(t * MATVEC_ROWS + r) * 33 + LANE] = TERM(s[r], m[r], xs, xm, d0[r], d1[r]);
+                    mine[(t * MATVEC_ROWS + r) * 33 + LANE] = TERM(scales[r], xf, d0[r], d1[r]);
             }
         }
         SIMD_BARRIER();
@@ -82,8 +84,8 @@ KERNEL(CAT(matmul_, T), linear_args)
 {
     SHARED(tile_value, ws, MATMUL_ROWS * TILE_STRIDE);
     SHARED(tile_value, xs, MATMUL_TOKENS * TILE_STRIDE);
-    SHARED(float, w_scale, MATMUL_ROWS * TILE_BLOCKS * 2);          /* [row][block][scale, minimum] */
-    SHARED(float, x_scale, MATMUL_TOKENS * TILE_BLOCKS * 2);        /* [token][block][scale, sum] */
+    SHARED(float, w_scale, MATMUL_ROWS * TILE_BLOCKS * FACTORS);    /* [row][block][factor] */
+    SHARED(float, x_scale, MATMUL_TOKENS * TILE_BLOCKS * FACTORS);  /* [token][block][factor] */
     SHARED(float, scratch, 4 * 128);
     const u32 row0 = GROUP_X * MATMUL_ROWS, token0 = GROUP_Y * MATMUL_TOKENS, n_blocks = a.k / 32;
     float acc[4][4];
@@ -105,19 +107,22 @@ KERNEL(CAT(matmul_, T), linear_args)
             for (u32 j = 0; j < 4; j++)
                 tile_put4(to + 4 * j, q[j]);
             if (h == 0) {
-                float s, m;
-                SCALES(row, first + b, &s, &m);
-                w_scale[(r * TILE_BLOCKS + b) * 2] = s;
-                w_scale[(r * TILE_BLOCKS + b) * 2 + 1] = m;
+                float w[FACTORS];
+                SCALES(row, first + b, w);
+                for (u32 j = 0; j < FACTORS; j++)
+                    w_scale[(r * TILE_BLOCKS + b) * FACTORS + j] = w[j];
             }
         }
         for (u32 i = THREAD; i < MATMUL_TOKENS * n * 8; i += THREADS) {
             const u32 t = i / (n * 8), j = i % (n * 8), b = j / 8;
             const u64 token = token0 + t < a.n ? token0 + t : a.n - 1;
-            tile_put4(xs + t * TILE_STRIDE + j * 4, *(DEVICE const i32 *)(a.q + token * a.k + first * 32 + j * 4));
+            DEVICE const i32 *from = (DEVICE const i32 *)(a.q + token * a.k + first * 32 + j * 4);
+            tile_put4(xs + t * TILE_STRIDE + j * 4, *from);
             if (j % 8 == 0) {
-                x_scale[(t * TILE_BLOCKS + b) * 2] = a.scale[token * n_blocks + first + b];
-                x_scale[(t * TILE_BLOCKS + b) * 2 + 1] = a.sum[token * n_blocks + first + b];
+                float x[FACTORS];
+                token_factors(FACTORS, from, a.scale[token * n_blocks + first + b], a.sum[token * n_blocks + first + b], x);
+                for (u32 f = 0; f < FACTORS; f++)
+                    x_scale[(t * TILE_BLOCKS + b) * FACTORS + f] = x[f];
             }
         }
         BARRIER();
@@ -133,9 +138,9 @@ KERNEL(CAT(matmul_, T), linear_args)
                     tile_dot32(w, x, scratch + SIMD * 128, d0);
                 }
                 for (u32 e = 0; e < 4; e++) {
-                    LOCAL const float *sw = w_scale + ((SIMD * 16 + TILE_ROW(LANE, e)) * TILE_BLOCKS + b) * 2;
-                    LOCAL const float *sx = x_scale + ((f * 8 + TILE_COL(LANE, e)) * TILE_BLOCKS + b) * 2;
-                    acc[f][e] = acc[f][e] + TERM(sw[0], sw[1], sx[0], sx[1], d0[e], d1[e]);
+                    LOCAL const float *sw = w_scale + ((SIMD * 16 + TILE_ROW(LANE, e)) * TILE_BLOCKS + b) * FACTORS;
+                    LOCAL const float *sx = x_scale + ((f * 8 + TILE_COL(LANE, e)) * TILE_BLOCKS + b) * FACTORS;
+                    acc[f][e] = acc[f][e] + TERM(sw, sx, d0[e], d1[e]);
                 }
             }
     }
@@ -156,3 +161,4 @@ KERNEL(CAT(matmul_, T), linear_args)
 #undef SCALES
 #undef TERM
 #undef VALUE
+#undef FACTORS
