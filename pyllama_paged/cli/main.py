@@ -81,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--json", action="store_true")
 
     c = commands.add_parser("pull", help="fetch a model", description="Fetch a model; continues where an earlier try stopped, and checks what came.")
-    c.add_argument("name", metavar="NAME", nargs="?", help=f"a catalog name ({', '.join(hub.catalog())}) or org/repository:QUANT")
+    c.add_argument("name", metavar="NAME", nargs="?", help="a catalog name or org/repository:QUANT")
+    c.add_argument("--list", action="store_true", help="show the catalog: sources, licences, sizes, what is here")
 
     c = commands.add_parser("devices", help="show what this machine offers")
     c.add_argument("--json", action="store_true")
@@ -123,6 +124,11 @@ def _dispatch(args) -> int:
         from .run import run
 
         return run(args)
+    if args.command == "pull" and args.list:
+        looks.grid(looks.console(), [
+            (name, "; ".join([e["title"], *([looks.size(e["n_bytes"])] if e["n_bytes"] else []), e["license"], e["hub"]["repo"],
+                              *(["it is here"] if hub.is_here(name) else [])])) for name, e in hub.catalog().items()])
+        return 0
     if args.command == "pull":
         path = hub.fetch(args.name or hub.DEFAULT, looks.progress())
         print(path)

@@ -162,9 +162,12 @@ def test_no_prompt(command, tiny_path):
     one_sentence(command("run", tiny_path), "-p")
 
 
-def test_names_that_mean_nothing(command):
+def test_names_that_mean_nothing(command, tmp_path):
     one_sentence(command("run", "smolm2-135m", "-p", "x"), "smollm2-135m")
     one_sentence(command("pull", "what"), "catalog")
+    listed = command("pull", "--list", env={"PLP_CACHE_DIR": str(tmp_path), "HF_HUB_CACHE": str(tmp_path)})
+    assert listed.returncode == 0 and "  SmolLM2 135M Instruct, Q4_1; 93.8 MiB; Apache-2.0; QuantFactory/" in listed.stdout
+    assert len(listed.stdout.splitlines()) >= 12 and "it is here" not in listed.stdout
 
 
 def test_a_reader_that_goes_away(tiny_path, tmp_path):

@@ -2,6 +2,7 @@
 import hashlib
 import http.server
 import json
+import re
 import threading
 
 import pytest
@@ -128,7 +129,61 @@ def test_parts_come_together(server):
     assert path.name == "s-Q4_0-00001-of-00002.gguf" and len(list(path.parent.glob("*.gguf"))) == 2
     server["names"] = server["names"][:1]
     with pytest.raises(ModelNotFound, match="00002-of-00002"):
-        hub._choose("org/name", server["names"], "Q4_0")
+        hub._choose("org/name", dict.fromkeys(server["names"], 0), "Q4_0")
+
+
+def test_the_file_that_fits(monkeypatch):
+    gb = 10**9
+    sizes = {"m-Q8_0.gguf": 8 * gb, "m-Q4_K_M.gguf": 5 * gb, "m-Q3_K_M.gguf": 4 * gb, "m-IQ2_M.gguf": 3 * gb, "mmproj-F16.gguf": gb,
+             "q2/m-Q2_K-00001-of-00002.gguf": 2 * gb, "q2/m-Q2_K-00002-of-00002.gguf": 2 * gb}
+    for memory, want in ((64, "m-Q4_K_M.gguf"), (7.2, "m-Q4_K_M.gguf"), (7, "m-Q3_K_M.gguf"), (5, "m-IQ2_M.gguf")):
+        monkeypatch.setattr(hub, "_memory", lambda: memory * gb)
+        assert hub._choose("org/name", sizes, "") == [want], memory
+    with pytest.raises(ModelNotFound, match=r"m-IQ2_M\.gguf, has 3\.0 GB.*may take 2\.1 GB.*org/name:QUANT"):
+        monkeypatch.setattr(hub, "_memory", lambda: 3 * gb)
+        hub._choose("org/name", sizes, "")
+    assert hub._choose("org/name", sizes, "Q8_0") == ["m-Q8_0.gguf"], "who names one gets it"
+    monkeypatch.setattr(hub, "_memory", lambda: 6 * gb)
+    assert len(hub._choose("org/name", {n: s for n, s in sizes.items() if "Q2_K" in n}, "")) == 2
+    assert hub._choose("org/name", {"m-Q8_0.gguf": 0, "m-F16.gguf": 0}, "") == ["m-Q8_0.gguf"], "sizes are not always known"
+
+
+def test_a_checksum_that_the_catalog_does_not_have(server, entry):
+    entry |= {"n_bytes": None, "sha256": None, "file": "m-Q4_0.gguf", "hub": {"repo": "org/name", "revision": "main"}}
+    server["data"] = DATA[:-1] + b"x"
+    with pytest.raises(DownloadError, match="checksum"):
+        hub.fetch("one")
+    server["data"] = DATA
+    assert hub.fetch("one").read_bytes() == DATA and hub.find("one", download=False)
+
+
+def test_a_checksum_that_nobody_has(server, entry):
+    entry |= {"n_bytes": None, "sha256": None, "file": "other.gguf", "hub": {"repo": "org/name", "revision": "main"}}
+    with pytest.raises(DownloadError, match="no checksum"):
+        hub.fetch("one")
+
+
+def test_without_a_network(server, entry, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE.*no model of the catalog.*by its path") as problem:
+        hub.fetch("one")
+    assert "\n" not in str(problem.value)
+    (tmp_path / "cache" / "one.gguf").write_bytes(DATA)
+    assert hub.find("one") == tmp_path / "cache" / "one.gguf"
+
+
+def test_what_other_programs_have_fetched(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLP_CACHE_DIR", str(tmp_path / "ours"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    repo = tmp_path / "hf" / "models--org--name"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("f" * 40)
+    snapshot = repo / "snapshots" / ("f" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "m-Q4_K_M.gguf").write_bytes(DATA)
+    assert hub.find("org/name") == hub.find("org/name:Q4_K_M") == snapshot / "m-Q4_K_M.gguf"
+    with pytest.raises(ModelNotFound, match="not here yet"):
+        hub.find("org/name:Q8_0", download=False)
 
 
 def test_what_a_name_means(tmp_path, monkeypatch):
@@ -149,8 +204,14 @@ def test_the_cache_can_be_where_nothing_can_be_written(server, entry, monkeypatc
 
 def test_the_catalog_is_complete():
     for name, entry in hub.catalog().items():
-        assert len(entry["sha256"]) == 64 and entry["n_bytes"] > 0 and entry["license"] and entry["title"], name
-        assert {"repo", "revision"} <= entry["hub"].keys() and {"package", "version", "member"} <= entry["index"].keys()
+        assert entry["license"] and entry["title"] and entry["file"].endswith(".gguf") and {"repo", "revision"} <= entry["hub"].keys(), name
+        if entry["sha256"] is None:                 # then the Hub is asked
+            assert entry["n_bytes"] is None, name
+        else:
+            assert re.fullmatch("[0-9a-f]{64}", entry["sha256"]) and entry["n_bytes"] > 0, name
+        assert {"package", "version", "member"} <= entry.get("index", {"package": 0, "version": 0, "member": 0}).keys(), name
+    files = [entry["file"] for entry in hub.catalog().values()]
+    assert len(files) >= 12 and len(set(files)) == len(files), "they lie in one folder"
 
 
 def test_the_default_model_is_the_one_in_the_catalog(smol_path):
