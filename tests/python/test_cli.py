@@ -201,6 +201,31 @@ def test_inspect_shows_what_an_incomplete_file_has(command, smol_path, tmp_path,
     assert str(n_bytes) in line.replace(",", "") and "98362432" in line.replace(",", "")
 
 
+def test_inspect_every_vocabulary(shared, capsys):
+    files = sorted((shared / "vocabs").glob("*.gguf"))
+    for path in files:
+        assert main(["inspect", str(path)]) == 0 and "tokenizer" in capsys.readouterr().out, path
+    assert len(files) == 8
+
+
+def test_inspect_every_tiny_model(makers, tmp_path, capsys):
+    from models.architectures import CASES
+
+    for name, case in CASES.items():
+        case.write(tmp_path / "m.gguf", "F32")
+        assert main(["inspect", str(tmp_path / "m.gguf")]) == 0 and f"architecture {case.arch}" in capsys.readouterr().out, name
+
+
+@pytest.mark.parametrize("template", ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+                                      "{% for i in range(10**12) %}{% endfor %}", "{{ ''.__class__.__mro__ }}"])
+def test_a_hostile_template_in_a_file(command, makers, tmp_path, template):
+    path = makers.puppet(tmp_path / "p.gguf", ["Yes"], template=template)
+    assert command("inspect", path).returncode == 0, "it is shown, not run"
+    before = os.times()
+    one_sentence(command("run", path, "-p", "x"), "the chat template was stopped")
+    assert os.times().children_user - before.children_user < 2
+
+
 def test_inspect_does_not_let_a_file_play_with_the_terminal(makers, tmp_path, capsys, monkeypatch):
     path = makers.puppet(tmp_path / "p.gguf", ["a"], template="\x1b[31mred\x07\x1b]0;title\x07")
     assert main(["inspect", str(path)]) == 0

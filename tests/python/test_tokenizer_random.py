@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,20 @@ def test_cuts(name):
                             capture_output=True, text=True, check=True)
     for text, line in zip(many, result.stdout.splitlines(), strict=True):
         assert [int(n) for n in line.split()] == cuts(NAMES[name], text, engine), repr(text)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_speed(name):
+    """At least 5 MB/s of English, and a megabyte of one letter in under a second; of CPU time, the machine may be busy."""
+    if not PATHS[name].exists():
+        pytest.skip(f"no {PATHS[name].name}")
+    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
+    ours = vocab.Vocab.open(PATHS[name])
+    prose = (ROOT / "docs" / "architecture.md").read_bytes()
+    for text, most in ((prose, len(prose) / 5e6), (b"A" * 1_000_000, 1.0)):
+        seconds = []
+        for _ in range(3):
+            began = time.thread_time()
+            ours.tokenize(text)
+            seconds.append(time.thread_time() - began)
+        assert min(seconds) < most, f"{len(text) / min(seconds) / 1e6:.1f} MB/s"
