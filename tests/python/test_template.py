@@ -177,3 +177,27 @@ def test_files_without_a_template(puppet):
     model = puppet(["Yes"], template=None)
     assert model.template_origin == "chatml"
     assert model.session().send("hm").text == "Yes"
+
+
+def test_as_transformers_renders(shared, smol_path):
+    """The templates at hand, and the constructs of others, on several conversations."""
+    utils = pytest.importorskip("transformers.utils.chat_template_utils", reason="transformers is not installed")
+    from test_reasoning import QWEN
+
+    from pyllama_paged.gguf import File
+
+    sources = [CHATML, QWEN, "{% generation %}{{ messages[-1].content | trim }}{% endgeneration %}\n{%- for t in tools or [] %}\n{{ t | tojson(indent=2) }}\n{% endfor %}"]
+    for path in [smol_path, *sorted((shared / "vocabs").glob("*.gguf"))]:
+        with File.open(path, lenient=True) as file:
+            sources += [text] if (text := file.get("tokenizer.chat_template")) else []
+    talks = [[user("Hi")], [{"role": "system", "content": "é <b>"}, user("a\n"), {"role": "assistant", "content": " b "}, user("c")]]
+    tool = {"type": "function", "function": {"name": "f", "description": "é<", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}
+    assert len(sources) >= 5
+    for source in sources:
+        for talk in talks:
+            for more in ({}, {"tools": [tool]}, {"enable_thinking": False}, {"enable_thinking": True}):
+                theirs = utils._compile_jinja_template(source).render(
+                    messages=talk, tools=more.get("tools"), documents=None, add_generation_prompt=True, bos_token="<s>", eos_token="</s>",
+                    **{k: v for k, v in more.items() if k != "tools"})
+                parts = ChatTemplate(source, {"<|im_start|>": 1}, {"bos_token": "<s>", "eos_token": "</s>"}).render(talk, **more)
+                assert "".join("<|im_start|>" if p == 1 else p for p in parts) == theirs
