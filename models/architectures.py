@@ -69,6 +69,15 @@ class Case:
     full_every: int = 0             # of those: every n-th layer attends, with a gate for what is attended
     final_norm: str = "output_norm"
     window: int = 0
+    windowed: tuple = ()            # by layer, where the heads depend on it:
+    window_heads: tuple = ()        # KV heads and head_dim of windowed layers
+    keys_as_values: bool = False    # layers that see everything have no values of their own
+    n_borrowing: int = 0            # last layers without keys and values of their own
+    n_embd_layer: int = 0           # width of a token's input for each layer
+    n_ff_borrowing: int = 0         # feed-forward of those last layers, where it is another
+    out_scale: bool = False         # a factor on each layer's result
+    beside: bool = False            # experts beside the dense feed-forward
+    n_partial: int = 0              # rotated dimensions of a full layer's head: the others' divisor is 1e30
     embed_std: float = 1.0
     paired: bool = False            # q and k rows lie pairwise, (0, n/2), (1, n/2 + 1) ...: rotations of neighbours
     plus_one: bool = False          # transformers' norms multiply by 1 + w; files hold the sum
@@ -83,6 +92,9 @@ class Case:
         """Every tensor in file order: name -> shape."""
         d = self.n_embd
         out = {"token_embd.weight": (N_VOCAB, d)}
+        if p := self.n_embd_layer:
+            out |= {"per_layer_token_embd.weight": (N_VOCAB, self.n_layers * p), "per_layer_model_proj.weight": (self.n_layers * p, d),
+                    "per_layer_proj_norm.weight": (p,)}
         for i in range(self.n_layers):
             layer = {"attn_norm.weight": (d,)} if self.norms != "post" else {}
             if self.delta and (i + 1) % self.full_every:
@@ -91,7 +103,7 @@ class Case:
                 layer |= {"shortconv.conv.weight": (d, self.conv_len), "shortconv.in_proj.weight": (3 * d, d),
                           "shortconv.out_proj.weight": (d, d)}
             else:
-                layer |= self._attention()
+                layer |= self._attention(i)
             if self.norms != "pre":
                 layer["post_attention_norm.weight"] = (d,)
             if self.norms != "post":
@@ -99,6 +111,10 @@ class Case:
             layer |= self._feed_forward(i)
             if self.norms != "pre":
                 layer["post_ffw_norm.weight"] = (d,)
+            if self.n_embd_layer:
+                layer |= {"inp_gate.weight": (p, d), "proj.weight": (d, p), "post_norm.weight": (d,)}
+            if self.out_scale:
+                layer["layer_output_scale.weight"] = (1,)
             if self.layer_norm:
                 layer |= {"attn_norm.bias": (d,), "ffn_norm.bias": (d,)}
             out |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
@@ -120,8 +136,10 @@ class Case:
                 "ssm_dt.bias": (v_heads,), "ssm_a": (v_heads,), "ssm_beta.weight": (v_heads, d), "ssm_alpha.weight": (v_heads, d),
                 "ssm_norm.weight": (width,), "ssm_out.weight": (d, values)}
 
-    def _attention(self):
-        d, nq, nkv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+    def _attention(self, layer):
+        windowed = bool(self.windowed) and self.windowed[layer]
+        n_kv_heads, head_dim = self.window_heads if windowed else (self.n_kv_heads, self.head_dim)
+        d, nq, nkv = self.n_embd, self.n_heads * head_dim, n_kv_heads * head_dim
         if "qkv" in self.fused:
             out = {"attn_qkv.weight": (nq + 2 * nkv, d)}
         else:
@@ -133,13 +151,22 @@ class Case:
             out["attn_output.bias"] = (d,)
         if self.qk_norm:
             whole = self.qk_norm == "whole"
-            out |= {"attn_q_norm.weight": (nq if whole else self.head_dim,), "attn_k_norm.weight": (nkv if whole else self.head_dim,)}
+            out |= {"attn_q_norm.weight": (nq if whole else head_dim,), "attn_k_norm.weight": (nkv if whole else head_dim,)}
+        if self.keys_as_values and not windowed:
+            del out["attn_v.weight"]
+        if layer >= self.n_layers - self.n_borrowing:
+            out = {name: shape for name, shape in out.items() if not name.startswith(("attn_k", "attn_v"))}
         if self.sinks:
             out["attn_sinks.weight"] = (self.n_heads,)
         return out
 
     def _feed_forward(self, layer):
-        d, ff, e = self.n_embd, self.n_ff, self.n_experts
+        d, ff, e = self.n_embd, self._n_ff(layer), self.n_experts
+        if self.beside:
+            experts = {f"ffn_{part}_exps.weight": (e, *dims) for part, dims in _gated(d, self.n_ff_expert).items()}
+            norms = {f"{name}.weight": (d,) for name in ("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2")}
+            return {f"ffn_{part}.weight": dims for part, dims in _gated(d, ff).items()} | experts | norms | {
+                "ffn_gate_inp.weight": (e, d), "ffn_gate_inp.scale": (d,), "ffn_down_exps.scale": (e,)}
         if e and layer >= self.n_dense:
             out = {"ffn_gate_inp.weight": (e, d)}
             if self.choice_bias:
@@ -163,6 +190,9 @@ class Case:
             out |= {f"ffn_{part}.bias": dims[:1] for part, dims in parts.items()}
         return out
 
+    def _n_ff(self, layer):
+        return self.n_ff_borrowing if self.n_ff_borrowing and layer >= self.n_layers - self.n_borrowing else self.n_ff
+
     def values(self):
         """name -> float32 array, the same on every machine."""
         return {name: self._value(name, shape) for name, shape in self.shapes.items()} | self._rope_tensors()
@@ -174,9 +204,11 @@ class Case:
             return _uniform(self.name, name, size, -1, 1).reshape(shape)
         if name.endswith(".bias"):
             return _uniform(self.name, name, size, -0.5, 0.5).reshape(shape)
+        if name.endswith("ffn_gate_inp.scale"):         # what it multiplies is divided by sqrt(n_embd)
+            return _uniform(self.name, name, size, 0.5, 1.5) * np.float32(math.sqrt(self.n_embd))
         if part.endswith("ssm_a"):      # from a state that hardly decays to one that is soon forgotten
             return _uniform(self.name, name, size, -1, -0.01)
-        if "norm" in part:
+        if "norm" in part or part.endswith("scale"):
             return _uniform(self.name, name, size, 0.5, 1.5).reshape(shape)
         if name == "token_embd.weight":
             std = self.embed_std
@@ -195,6 +227,8 @@ class Case:
 
     def _rope_tensors(self):
         n = self.n_rot or self.head_dim
+        if self.n_partial:
+            return {"rope_freqs.weight": np.array([1] * (self.n_partial // 2) + [1e30] * ((n - self.n_partial) // 2), np.float32)}
         if self.llama3:
             return {"rope_freqs.weight": llama3_divisors(self.rope_base, n, *self.llama3)}
         if self.longrope:
@@ -217,14 +251,26 @@ class Case:
         """Metadata as (key, value, type)."""
         out = [
             ("block_count", self.n_layers, V.UINT32), ("context_length", CONTEXT, V.UINT32),
-            ("embedding_length", self.n_embd, V.UINT32), ("feed_forward_length", self.n_ff, V.UINT32),
+            ("embedding_length", self.n_embd, V.UINT32),
             ("attention.head_count", self.n_heads, V.UINT32),
             ("attention.key_length", self.head_dim, V.UINT32), ("attention.value_length", self.head_dim, V.UINT32),
             ("rope.dimension_count", self.n_rot or self.head_dim, V.UINT32), ("rope.freq_base", self.rope_base, V.FLOAT32),
             (f"attention.layer_norm_{'' if self.layer_norm else 'rms_'}epsilon", self.eps, V.FLOAT32),
             ("vocab_size", N_VOCAB, V.UINT32),
         ]
-        if self.conv_layers:
+        if self.n_ff_borrowing:
+            out.append(("feed_forward_length", [self._n_ff(i) for i in range(self.n_layers)], V.ARRAY))
+        else:
+            out.append(("feed_forward_length", self.n_ff, V.UINT32))
+        if self.windowed:
+            n_kv, head_dim = self.window_heads
+            out += [("attention.sliding_window_pattern", list(self.windowed), V.ARRAY), ("attention.key_length_swa", head_dim, V.UINT32),
+                    ("attention.value_length_swa", head_dim, V.UINT32), ("rope.dimension_count_swa", head_dim, V.UINT32),
+                    ("attention.shared_kv_layers", self.n_borrowing, V.UINT32),
+                    ("embedding_length_per_layer_input", self.n_embd_layer, V.UINT32)]
+        if self.windowed and n_kv != self.n_kv_heads:
+            out.append(("attention.head_count_kv", [n_kv if w else self.n_kv_heads for w in self.windowed], V.ARRAY))
+        elif self.conv_layers:
             out.append(("attention.head_count_kv", [0 if i in self.conv_layers else self.n_kv_heads for i in range(self.n_layers)], V.ARRAY))
             out.append(("shortconv.l_cache", self.conv_len, V.UINT32))
         else:
@@ -325,6 +371,10 @@ def _layer_types(n, full_every):
 
 U, F, A = V.UINT32, V.FLOAT32, V.ARRAY
 GEMMA = dict(tied=True, eps=1e-6, plus_one=True, embed_std=0.125, head_dim=32)
+GEMMA4 = dict(tied=True, eps=1e-6, embed_std=0.125, head_dim=32, norms="both", qk_norm="head", window=16, rope_base=1e6)
+GEMMA4_CONFIG = dict(head_dim=16, num_key_value_heads=2, sliding_window=16, final_logit_softcapping=3.0, vocab_size_per_layer_input=N_VOCAB,
+                     rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                                          full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6)))
 LFM2 = dict(n_layers=4, tied=True, embed_std=0.25, qk_norm="head", rope_base=1e6, final_norm="token_embd_norm")
 LONGROPE = dict(fused=("qkv", "ffn"), n_rot=8)
 LONGROPE_FACTOR = 1.25
@@ -370,6 +420,17 @@ CASES = {c.name: c for c in (
              full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
              sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
          meta=(("rope.scaling.type", "linear", V.STRING), ("rope.scaling.factor", 8.0, F))),
+    Case("gemma4", "gemma4", "gemma4_text", **GEMMA4, n_layers=6, windowed=(True, False) * 3, window_heads=(2, 16), n_borrowing=2,
+         n_embd_layer=32, n_ff_borrowing=192, out_scale=True, n_partial=8,
+         config=dict(GEMMA4_CONFIG, layer_types=_layer_types(6, 2), num_kv_shared_layers=2, hidden_size_per_layer_input=32,
+                     use_double_wide_mlp=True, global_head_dim=32),
+         meta=(("final_logit_softcapping", 3.0, F), ("rope.freq_base_swa", 10000.0, F))),
+    Case("gemma4-moe", "gemma4", "gemma4_text", **GEMMA4 | dict(n_kv_heads=1, head_dim=512), n_layers=3, windowed=(True, True, False),
+         window_heads=(2, 16), keys_as_values=True, out_scale=True, n_partial=128, beside=True, n_experts=8, n_chosen=3,
+         config=dict(GEMMA4_CONFIG, layer_types=_layer_types(3, 3), hidden_size_per_layer_input=0, attention_k_eq_v=True,
+                     num_global_key_value_heads=1, global_head_dim=512, enable_moe_block=True, num_experts=8, top_k_experts=3,
+                     moe_intermediate_size=32),
+         meta=(("final_logit_softcapping", 3.0, F), ("rope.freq_base_swa", 10000.0, F), ("expert_feed_forward_length", 32, U))),
     Case("phi3", "phi3", "phi3", fused=("qkv", "ffn"), window=20, config=dict(sliding_window=20)),
     Case("phi3-longrope", "phi3", "phi3", **LONGROPE, longrope=(32, LONGROPE_FACTOR),
          meta=(("rope.scaling.original_context_length", 32, U), ("rope.scaling.attn_factor", LONGROPE_FACTOR, F))),

@@ -64,6 +64,8 @@ def of_file(path) -> Shape:
         if not isinstance(per_layer, list):
             per_layer = [number("attention.head_count_kv", most_heads)] * min(layers, 100_000)
         per_layer = per_layer[:layers]
+        borrowing = min(number("attention.shared_kv_layers", 0), layers)        # the last ones attend to keys of layers before
+        per_layer = per_layer[:layers - borrowing] + [0] * borrowing
         every = number("full_attention_interval", 0)        # the layers between have a running state of fixed size instead
         if every:
             per_layer = [n if (i + 1) % every == 0 else 0 for i, n in enumerate(per_layer)]

@@ -84,7 +84,8 @@ typedef struct plp_delta {
 /* The largest of everything. */
 typedef struct plp_plan {
     uint32_t max_tokens, max_k;         /* tokens in a batch; width of a product's input */
-    uint32_t n_heads, n_kv_heads, head_dim, block_len;
+    uint32_t n_heads, head_dim, block_len;
+    uint32_t n_kv_heads, group_size;    /* group_size: query heads that share a KV head */
 } plp_plan;
 
 typedef struct plp_backend plp_backend;

@@ -114,10 +114,10 @@ typedef struct source {
  * A file gets zeros there, and so the same bytes whoever writes it. A running state has no such places. */
 static void clear_tail(const plp_engine *e, uint32_t group, uint16_t *block, uint32_t n_stored)
 {
-    const size_t len = e->options.block_len, dim = e->model->head_dim, tile = len * dim;
-    const size_t n_tiles = (size_t)e->model->group[group].n_layers * e->model->n_kv_heads;
+    const plp_group *g = &e->model->group[group];
+    const size_t len = g->block_len, dim = g->head_dim, tile = len * dim, n_tiles = (size_t)g->n_layers * g->n_kv_heads;
 
-    if (e->model->group[group].state_bytes)
+    if (g->state_bytes)
         return;
     for (size_t t = 0; t < n_tiles; t++, block += 2 * tile) {
         for (size_t d = 0; d < dim; d++)                    /* K [head_dim][block_len] */

@@ -45,10 +45,12 @@ typedef struct plp_rows {
     uint32_t    k;
 } plp_rows;
 
+#define PLP_MAX_HEAD_DIM 512u
+
 /* Running softmax of n_q queries (heads of a group, possibly of several tokens) over one kv head. */
 typedef struct plp_attn {
     uint32_t     n_q;
-    uint32_t     head_dim;                  /* a multiple of 16, at most 256 */
+    uint32_t     head_dim;                  /* a multiple of 16, at most PLP_MAX_HEAD_DIM */
     const float *q;                         /* [n_q][head_dim], already scaled */
     float       *m, *s;                     /* [n_q]; start at -INFINITY and 0 */
     float       *acc;                       /* [n_q][head_dim]; starts at 0; not yet divided by s */

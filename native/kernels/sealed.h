@@ -20,7 +20,7 @@
  *   p, m, s as in attention over f16
  *   per group g:  e[t] = p[t] * vscale[g][t];  me = max e;  b = me / 127;  pq[t] = rint(e[t] * (127 / me))
  *   acc[d] = fma((float)sum(pq[t] * V[t][d]), b, acc[d])  q4: then + sum16(p[t] * vmin[g][t])
- * The integer sums are exact in int32 for head_dim up to 256. mx or me below PLP_X_ZERO counts as 0.
+ * The integer sums are exact in int32 for head_dim up to PLP_MAX_HEAD_DIM. mx or me below PLP_X_ZERO counts as 0.
  * Sealing: rint of value / scale, scales and units rounded to f16 first, minimums before scales.
  */
 #ifndef PLP_KERNELS_SEALED_H

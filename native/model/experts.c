@@ -113,7 +113,7 @@ static void choose(const plp_model *m, const plp_layer *y, const float *logits, 
     if (m->route_sigmoid && m->route_all)
         sum = 1;                            /* sigmoids as they are */
     for (uint32_t i = 0; i < m->n_chosen; i++)
-        weight[i] = weight[i] / sum * m->expert_scale;
+        weight[i] = weight[i] / sum * m->expert_scale * (y->expert_scale ? y->expert_scale[chosen[i]] : 1);
 }
 
 /* From (token, choice) to lists by expert. */
@@ -171,11 +171,11 @@ static void run_shared(plp_model *m, const plp_layer *y, const float *x, float *
     PLP_OPS(scatter_add, out, m->expert_y, m->n_embd, r->each, r->scale, n);
 }
 
-void plp_experts_run(plp_model *m, const plp_layer *y, const float *x, float *out, uint32_t n)
+void plp_experts_run(plp_model *m, const plp_layer *y, const float *x, const float *by, float *out, uint32_t n)
 {
     plp_routing *r = m->routing;
 
-    route(m, y, x, n);
+    route(m, y, by, n);
     PLP_OPS(gather, out, r->zero_row, m->n_embd, r->zero, n);
     for (uint32_t e = 0, from = 0; e < m->n_experts; from = r->end[e++]) {
         const uint32_t here = r->end[e] - from;

@@ -53,6 +53,8 @@ typedef struct plp_arch {
     uint32_t    wide_query_layers;          /* at this depth scores are scaled by n_embd / n_heads, not head_dim */
     const char *ffn_norm_name;              /* where it is not ffn_norm */
     const char *final_norm_name;            /* where it is not output_norm */
+    bool        unscaled_scores;            /* 1 instead of 1 / sqrt(head_dim) */
+    bool        value_norm;                 /* values are normalised per head, without weights; without wv they are the keys before their norm */
     bool        short_conv;                 /* layers without KV heads convolve over a few tokens instead of attending */
     bool        delta_net;                  /* most layers are gated delta nets, every full_attention_interval-th attends */
     bool        gated_attention;            /* wq's rows are, head by head, a query and a gate for what is attended */
@@ -83,6 +85,7 @@ typedef struct plp_rope_spec {
 typedef struct plp_group {
     uint32_t window;                        /* 0: everything */
     uint32_t n_layers, block_len;           /* block_len: the model's; of large states a multiple of it */
+    uint32_t n_kv_heads, head_dim;
     size_t   state_bytes;                   /* of a layer. Not 0: blocks hold a running state, not keys and values (backend.h) */
 } plp_group;
 
@@ -97,10 +100,16 @@ typedef struct plp_layer {
     plp_weight z, alpha, beta, a, dt, delta_norm;       /* a gated delta net: these, too; conv_in makes q, k and v */
     plp_weight router, router_b;            /* a mixture of experts: these instead of w_gate, w_up, w_down */
     const float *choice_bias;               /* [n_experts], in the file: added to scores for choosing only; or NULL */
+    const float *expert_scale;              /* [n_experts], in the file: on the experts' weights; or NULL */
+    plp_weight router_norm, mlp_post_norm, experts_norm, experts_post_norm;     /* experts beside a dense feed-forward: norms of their own */
     plp_expert *experts;                    /* [n_experts] */
     plp_expert shared;                      /* runs for every token */
     plp_weight shared_gate;                 /* its weight is the sigmoid of this row's product */
+    plp_weight input_gate, input_proj, input_post_norm;         /* a further step, with the token's own input for this layer */
+    const float *out_scale;                 /* in the file: on the layer's result; or NULL */
+    uint32_t   n_kv_heads, n_ff;
     uint32_t   group, index;                /* index: within the group */
+    bool       borrows;                     /* attends to the keys and values of the layer before with its index, and has none */
     bool       attends;                     /* else it has a running state */
     int        rope;                        /* which of the model's, or PLP_NO_ROPE */
 } plp_layer;
@@ -111,10 +120,13 @@ struct plp_model {
     const plp_arch *arch;
     char            architecture[40];
 
-    uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, context_train;
+    uint32_t n_layers, n_embd, n_ff, n_heads, n_vocab, context_train;    /* n_ff: the widest layer's */
+    uint32_t n_kv_heads, head_dim, head_dim_window;             /* of full layers; of windowed ones */
+    uint32_t n_embd_layer;                  /* width of a token's input for each layer; 0: there is none */
     uint32_t n_experts, n_chosen, n_ff_expert, n_ff_shared;     /* n_experts 0: dense */
     uint32_t n_drafting;                    /* layers of the file after the last one: they predict further tokens and are not run */
     bool     route_all, route_sigmoid;
+    bool     experts_beside;                /* a dense feed-forward, in the same layer */
     uint32_t conv_len, conv_width;          /* tokens that a short convolution sees, itself included (0: there is none); channels */
     plp_delta delta;                        /* its heads; n_v_heads 0: there are no gated delta nets */
     uint32_t block_len;                     /* of the KV blocks it will see */
@@ -127,6 +139,7 @@ struct plp_model {
     plp_group group[PLP_MAX_GROUPS];
 
     plp_weight embed, output, output_norm, output_norm_b, output_b;
+    plp_weight layer_embed, layer_proj, layer_proj_norm;        /* the inputs for each layer: of the token, and of its embedding */
     plp_layer *layers;                      /* [n_layers] */
     uint64_t   weights_bytes, n_params;
 
@@ -135,6 +148,9 @@ struct plp_model {
     float   *x, *xn, *q, *k, *v, *attn, *gate, *up, *y, *logits;
     float   *mixed, *convolved;             /* [max_tokens]: a short convolution's input; its result, where that is not of n_embd */
     float   *z, *alpha, *beta;              /* [max_tokens]: a gated delta net's output gate, and two numbers a head */
+    float   *inputs, *inputs_x, *input;     /* [max_tokens][n_layers * n_embd_layer] twice, [max_tokens][n_embd_layer] */
+    int32_t *input_rows;                    /* [max_tokens] */
+    float   *mixture;                       /* [max_tokens][n_embd]: experts beside a dense feed-forward */
     float   *qg, *qgate;                    /* [max_tokens][2 * n_heads * head_dim], half of it: gated attention */
     int32_t *every_other;                   /* [2][max_tokens * n_heads]: even rows, odd rows */
     float   *cs[2];                         /* by rope */
@@ -173,8 +189,8 @@ void       plp_rope_table(const plp_rope *r, const int32_t *pos, uint32_t n, flo
 
 plp_status plp_experts_open(plp_model *m, plp_error *err);      /* work space of n_experts > 0 */
 void       plp_experts_close(plp_model *m);
-/* y = the layer's mixture for x, both [n][n_embd] in backend memory */
-void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, float *out, uint32_t n);
+/* out = the layer's mixture for x, chosen by what the router says of `by`: all [n][n_embd] in backend memory */
+void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, const float *by, float *out, uint32_t n);
 
 /* The layer's step in attention's place, for a layer that does not attend. */
 void       plp_recurrent_run(plp_model *m, const plp_layer *y, const plp_batch *batch);

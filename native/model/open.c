@@ -38,12 +38,13 @@ static plp_status find_arch(plp_model *m, plp_error *err)
 
 static plp_status open_ropes(plp_model *m, uint32_t context_limit, plp_error *err)
 {
-    plp_rope_spec spec = { .arch = m->architecture, .head_dim = m->head_dim, .kind = m->arch->rope_kind,
+    plp_rope_spec spec = { .arch = m->architecture, .head_dim = m->group[0].head_dim, .kind = m->arch->rope_kind,
                            .context_limit = context_limit ? context_limit : m->context_train, .smooth_yarn = m->arch->smooth_yarn };
     plp_status s = plp_rope_open(&m->rope[0], m->file, &spec, err);
     if (s < 0 || m->n_ropes < 2)
         return s;
     spec.unscaled = true;
+    spec.head_dim = m->group[m->n_groups - 1].head_dim;
     spec.base = m->arch->local_base;
     return plp_rope_open(&m->rope[1], m->file, &spec, err);
 }
@@ -51,8 +52,21 @@ static plp_status open_ropes(plp_model *m, uint32_t context_limit, plp_error *er
 static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
 {
     const plp_ops *ops = m->backend->ops;
-    const size_t n = m->max_tokens, nq = (size_t)m->n_heads * m->head_dim, nkv = (size_t)m->n_kv_heads * m->head_dim;
+    const size_t n = m->max_tokens, p = m->n_embd_layer;
+    plp_plan plan = { .max_tokens = m->max_tokens, .max_k = max_k, .n_heads = m->n_heads, .block_len = m->block_len };
+    size_t nkv = 0;
     const size_t values = (size_t)m->delta.n_v_heads * m->delta.head_dim;      /* of a gated delta net */
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        const plp_group *of = &m->group[g];
+        if (of->state_bytes)
+            continue;
+        const uint32_t sharing = m->n_heads / of->n_kv_heads;
+        nkv = nkv < (size_t)of->n_kv_heads * of->head_dim ? (size_t)of->n_kv_heads * of->head_dim : nkv;
+        plan.head_dim = plan.head_dim < of->head_dim ? of->head_dim : plan.head_dim;
+        plan.n_kv_heads = plan.n_kv_heads < of->n_kv_heads ? of->n_kv_heads : plan.n_kv_heads;
+        plan.group_size = plan.group_size < sharing ? sharing : plan.group_size;
+    }
+    const size_t nq = (size_t)m->n_heads * plan.head_dim;
     size_t ff = m->n_ff > m->n_ff_expert ? m->n_ff : m->n_ff_expert;
     if (ff < m->n_ff_shared)
         ff = m->n_ff_shared;
@@ -61,6 +75,7 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
         { &m->attn, nq > values ? nq : values }, { &m->gate, ff }, { &m->up, ff }, { &m->cs[0], m->rope[0].n_rot }, { &m->cs[1], m->rope[1].n_rot },
         { &m->mixed, values ? m->conv_width : m->conv_len ? 3 * (size_t)m->n_embd : 0 }, { &m->convolved, values ? m->conv_width : 0 },
         { &m->z, values }, { &m->alpha, m->delta.n_v_heads }, { &m->beta, m->delta.n_v_heads },
+        { &m->inputs, m->n_layers * p }, { &m->inputs_x, m->n_layers * p }, { &m->input, p }, { &m->mixture, m->experts_beside ? m->n_embd : 0 },
         { &m->qg, m->arch->gated_attention ? 2 * nq : 0 }, { &m->qgate, m->arch->gated_attention ? nq : 0 },
     };
     const uint32_t widest = m->rope[0].n_rot > m->rope[1].n_rot ? m->rope[0].n_rot : m->rope[1].n_rot;
@@ -84,8 +99,9 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
         return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
     if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
         return s;
-    return ops->plan(m->backend, &(plp_plan){ .max_tokens = m->max_tokens, .max_k = max_k, .n_heads = m->n_heads,
-                     .n_kv_heads = m->n_kv_heads, .head_dim = m->head_dim, .block_len = m->block_len }, err);
+    if (p && !(m->input_rows = plp_alloc(PLP_MEM_SCRATCH, n, sizeof *m->input_rows)))
+        return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu rows", n);
+    return ops->plan(m->backend, &plan, err);
 }
 
 plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, const plp_model_options *o, plp_error *err)
@@ -123,6 +139,7 @@ void plp_model_close(plp_model *m)
     plp_free(m->layers);
     plp_free(m->cs_host);
     plp_free(m->every_other);
+    plp_free(m->input_rows);
     plp_free(m);
 }
 
@@ -131,7 +148,7 @@ void plp_model_forward(plp_model *m, const plp_batch *batch) { m->arch->forward(
 size_t plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_format)
 {
     const plp_group *g = &m->group[group];
-    const size_t tiles = m->n_kv_heads * plp_tile_bytes(kv_format, m->head_dim, m->block_len);
+    const size_t tiles = g->n_kv_heads * plp_tile_bytes(kv_format, g->head_dim, m->block_len);
     const size_t n = g->n_layers * (g->state_bytes ? g->state_bytes : tiles);
     return (n + 63) / 64 * 64;              /* the pool's alignment */
 }

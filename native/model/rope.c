@@ -130,7 +130,8 @@ plp_status plp_rope_open(plp_rope *r, const plp_file *f, const plp_rope_spec *sp
     plp_status s;
 
     *r = (plp_rope){ .kind = spec->kind, .magnitude = 1 };
-    if ((s = plp_meta_u32(f, key(name, sizeof name, spec->arch, "dimension_count"), spec->head_dim, &r->n_rot, err)) < 0)
+    if ((s = plp_meta_u32(f, key(name, sizeof name, spec->arch, "dimension_count"), spec->head_dim, &r->n_rot, err)) < 0 ||
+        (spec->unscaled && (s = plp_meta_u32(f, key(name, sizeof name, spec->arch, "dimension_count_swa"), r->n_rot, &r->n_rot, err)) < 0))
         return s;
     if (r->n_rot == 0 || r->n_rot > spec->head_dim || r->n_rot % 2)
         return plp_fail(err, PLP_E_FILE, "%s: %u rotated dimensions of a head of %u; an even number up to it is possible",

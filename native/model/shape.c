@@ -9,10 +9,11 @@
 #include "base/mem.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_LEN = 128, MAX_HEAD_DIM = 256, MAX_CONV = 8, MAX_DELTA_HEADS = 1024 };
+enum { KEY_LEN = 128, MAX_CONV = 8, MAX_DELTA_HEADS = 1024, MAX_DELTA_DIM = 256, MAX_LAYER_INPUT = 1 << 14 };
 
 /* Of a block's states in all layers: what a model may ask for, and, a token, what makes its blocks longer. */
 #define MOST_STATE_BYTES   ((size_t)1 << 30)
@@ -63,32 +64,31 @@ static plp_status number(const plp_model *m, const char *rest, float fallback, f
     return PLP_OK;
 }
 
-/* KV heads: one count, or one per layer. Those differ only in models with layers that do not attend: 0. */
-static plp_status read_kv_heads(plp_model *m, plp_error *err)
+/* A count of each layer, from `least` to `most`: one for all, or a list. fallback 0: 0 where the file has none. */
+static plp_status per_layer(plp_model *m, const char *rest, uint32_t fallback, uint32_t least, uint32_t most, size_t member, plp_error *err)
 {
     char key[KEY_LEN];
-    const bool recurrent = m->arch->short_conv || m->arch->delta_net;
-    const int64_t at = plp_file_find(m->file, key_of(m, key, "attention.head_count_kv"));
-    plp_meta meta;
+    const int64_t at = plp_file_find(m->file, key_of(m, key, rest));
+    const uint32_t in_file = m->n_layers + m->n_drafting;
+    plp_meta meta = { 0 };
+    uint32_t one = 0;
     plp_status s;
 
-    if (at < 0 || (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0 || meta.type != PLP_META_ARRAY)
-        return count(m, "attention.head_count_kv", m->n_heads, 1024, &m->n_kv_heads, err);
-    if (meta.n != m->n_layers + m->n_drafting)
-        return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, m->n_layers + m->n_drafting);
+    if (at >= 0 && (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0)
+        return s;
+    const bool list = meta.type == PLP_META_ARRAY;
+    if (list && meta.n != in_file)
+        return plp_fail(err, PLP_E_FILE, "%s has %llu elements for %u layers", key, (unsigned long long)meta.n, in_file);
+    if (!list && (s = fallback ? count(m, rest, fallback, most, &one, err) : maybe(m, rest, most, &one, err)) < 0)
+        return s;
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        int64_t n;
-        if ((s = plp_file_i64(m->file, (uint64_t)at, i, &n, err)) < 0)
+        int64_t n = one;
+        if (list && (s = plp_file_i64(m->file, (uint64_t)at, i, &n, err)) < 0)
             return s;
-        if (n < (recurrent ? 0 : 1) || n > 1024 || (n && m->n_kv_heads && n != m->n_kv_heads))
-            return plp_fail(err, PLP_E_UNSUPPORTED, "%s: layer %u has %lld; layers with the same number of KV heads%s are run", key, i,
-                            (long long)n, recurrent ? ", or none," : "");
-        m->layers[i].attends = n != 0;
-        if (n)
-            m->n_kv_heads = (uint32_t)n;
+        if (list && (n < least || n > most))
+            return plp_fail(err, PLP_E_FILE, "%s: layer %u has %lld; %u to %u are possible", key, i, (long long)n, least, most);
+        *(uint32_t *)((char *)&m->layers[i] + member) = (uint32_t)n;
     }
-    if (!m->n_kv_heads)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "%s: no layer attends; models with at least one that does are run", key);
     return PLP_OK;
 }
 
@@ -101,14 +101,14 @@ static plp_status read_delta(plp_model *m, plp_error *err)
     plp_status s;
 
     if ((s = count(m, "ssm.conv_kernel", 0, MAX_CONV, &m->conv_len, err)) < 0 ||
-        (s = count(m, "ssm.state_size", 0, MAX_HEAD_DIM, &d->head_dim, err)) < 0 ||
+        (s = count(m, "ssm.state_size", 0, MAX_DELTA_DIM, &d->head_dim, err)) < 0 ||
         (s = count(m, "ssm.group_count", 0, MAX_DELTA_HEADS, &d->n_k_heads, err)) < 0 ||
         (s = count(m, "ssm.time_step_rank", 0, MAX_DELTA_HEADS, &d->n_v_heads, err)) < 0 ||
-        (s = count(m, "ssm.inner_size", 0, MAX_DELTA_HEADS * MAX_HEAD_DIM, &n_values, err)) < 0 ||
+        (s = count(m, "ssm.inner_size", 0, MAX_DELTA_HEADS * MAX_DELTA_DIM, &n_values, err)) < 0 ||
         (s = count(m, "full_attention_interval", 4, PLP_MAX_LAYERS, &every, err)) < 0)
         return s;
     if (d->head_dim % 16)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; multiples of 16 up to %d are run", key_of(m, key, "ssm.state_size"), d->head_dim, MAX_HEAD_DIM);
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; multiples of 16 up to %d are run", key_of(m, key, "ssm.state_size"), d->head_dim, MAX_DELTA_DIM);
     if (d->n_v_heads % d->n_k_heads)
         return plp_fail(err, PLP_E_FILE, "%s is %u: that many value heads do not share %u key heads evenly",
                         key_of(m, key, "ssm.time_step_rank"), d->n_v_heads, d->n_k_heads);
@@ -121,9 +121,19 @@ static plp_status read_delta(plp_model *m, plp_error *err)
     return PLP_OK;
 }
 
+static plp_status check_heads(uint32_t key_dim, uint32_t value_dim, plp_error *err)
+{
+    if (value_dim != key_dim)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "keys of %u dimensions and values of %u; heads with both alike are run", key_dim, value_dim);
+    if (key_dim % 16)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "heads of %u dimensions; multiples of 16 up to %u are run", key_dim, PLP_MAX_HEAD_DIM);
+    return PLP_OK;
+}
+
 static plp_status read_counts(plp_model *m, plp_error *err)
 {
-    uint32_t value_dim;
+    const bool recurrent = m->arch->short_conv || m->arch->delta_net;
+    uint32_t value_dim, value_dim_window;
     plp_status s;
 
     if ((s = count(m, "block_count", 0, PLP_MAX_LAYERS, &m->n_layers, err)) < 0 ||
@@ -131,28 +141,28 @@ static plp_status read_counts(plp_model *m, plp_error *err)
         (s = count(m, "embedding_length", 0, 1u << 17, &m->n_embd, err)) < 0 ||
         (s = count(m, "attention.head_count", 0, 1024, &m->n_heads, err)) < 0 ||
         (s = count(m, "context_length", 0, 1u << 30, &m->context_train, err)) < 0 ||
-        (s = count(m, "attention.key_length", m->n_embd / m->n_heads ? m->n_embd / m->n_heads : 1, MAX_HEAD_DIM, &m->head_dim, err)) < 0 ||
-        (s = count(m, "attention.value_length", m->head_dim, MAX_HEAD_DIM, &value_dim, err)) < 0 ||
+        (s = count(m, "attention.key_length", m->n_embd / m->n_heads ? m->n_embd / m->n_heads : 1, PLP_MAX_HEAD_DIM, &m->head_dim, err)) < 0 ||
+        (s = count(m, "attention.value_length", m->head_dim, PLP_MAX_HEAD_DIM, &value_dim, err)) < 0 ||
+        (s = count(m, "attention.key_length_swa", m->head_dim, PLP_MAX_HEAD_DIM, &m->head_dim_window, err)) < 0 ||
+        (s = count(m, "attention.value_length_swa", m->head_dim_window, PLP_MAX_HEAD_DIM, &value_dim_window, err)) < 0 ||
+        (s = maybe(m, "embedding_length_per_layer_input", MAX_LAYER_INPUT, &m->n_embd_layer, err)) < 0 ||
         (s = number(m, m->arch->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", 1e-5f, &m->eps, err)) < 0)
         return s;
     m->n_layers -= m->n_drafting;
     if (!(m->layers = plp_zalloc(PLP_MEM_MODEL, m->n_layers, sizeof *m->layers)))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %u layers", m->n_layers);
+    if ((s = per_layer(m, "attention.head_count_kv", m->n_heads, recurrent ? 0 : 1, 1024, offsetof(plp_layer, n_kv_heads), err)) < 0)
+        return s;
     for (uint32_t i = 0; i < m->n_layers; i++)
-        m->layers[i].attends = true;
-    if ((s = read_kv_heads(m, err)) < 0 ||
-        (m->arch->delta_net && (s = read_delta(m, err)) < 0) ||
+        m->layers[i].attends = m->layers[i].n_kv_heads != 0;
+    if ((m->arch->delta_net && (s = read_delta(m, err)) < 0) ||
         (m->arch->short_conv && (s = count(m, "shortconv.l_cache", 0, MAX_CONV, &m->conv_len, err)) < 0))
         return s;
     if (m->arch->short_conv)
         m->conv_width = m->n_embd;
-    if (m->n_heads % m->n_kv_heads)
-        return plp_fail(err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, m->n_kv_heads);
-    if (value_dim != m->head_dim)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "keys of %u dimensions and values of %u; heads with both alike are run", m->head_dim, value_dim);
-    if (m->head_dim % 16)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "heads of %u dimensions; multiples of 16 up to %d are run", m->head_dim, MAX_HEAD_DIM);
-    return PLP_OK;
+    if ((s = check_heads(m->head_dim, value_dim, err)) < 0)
+        return s;
+    return check_heads(m->head_dim_window, value_dim_window, err);
 }
 
 enum gating { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN };
@@ -165,8 +175,10 @@ static plp_status read_experts(plp_model *m, plp_error *err)
     plp_status s;
 
     if ((s = maybe(m, "expert_count", PLP_MAX_EXPERTS, &m->n_experts, err)) < 0 ||
-        (s = maybe(m, "feed_forward_length", 1u << 20, &m->n_ff, err)) < 0)
+        (s = per_layer(m, "feed_forward_length", 0, 0, 1u << 20, offsetof(plp_layer, n_ff), err)) < 0)
         return s;
+    for (uint32_t i = 0; i < m->n_layers; i++)
+        m->n_ff = m->n_ff < m->layers[i].n_ff ? m->layers[i].n_ff : m->n_ff;
     if (!m->n_experts)
         return m->n_ff ? PLP_OK : plp_fail(err, PLP_E_FILE, "%s is missing or 0; the file does not describe its model",
                                            key_of(m, key, "feed_forward_length"));
@@ -195,7 +207,7 @@ static plp_status read_scales(plp_model *m, plp_error *err)
     float logit_divisor;
     plp_status s;
 
-    if ((s = number(m, "attention.scale", 1.0f / sqrtf(query_width), &m->attn_scale, err)) < 0 ||
+    if ((s = number(m, "attention.scale", m->arch->unscaled_scores ? 1 : 1.0f / sqrtf(query_width), &m->attn_scale, err)) < 0 ||
         (s = number(m, "attn_logit_softcapping", m->arch->attn_softcap, &m->attn_softcap, err)) < 0 ||
         (s = number(m, "final_logit_softcapping", m->arch->logit_softcap, &m->logit_softcap, err)) < 0 ||
         (s = number(m, "embedding_scale", m->arch->embed_sqrt ? sqrtf((float)m->n_embd) : 1, &m->embed_scale, err)) < 0 ||
@@ -270,17 +282,40 @@ static plp_status assign_states(plp_model *m, plp_error *err)
     return PLP_OK;
 }
 
+/* Its place in the group, whose layers all have the same heads. */
+static plp_status join_group(plp_model *m, plp_layer *y, uint32_t layer, bool windowed, bool borrows, plp_error *err)
+{
+    plp_group *g = &m->group[y->group];
+
+    if (borrows && (!g->n_layers || !y->attends))
+        return plp_fail(err, PLP_E_FILE, "%s.attention.shared_kv_layers: no layer before layer %u has keys and values for it", m->architecture, layer);
+    y->borrows = borrows;
+    y->index = borrows ? g->n_layers - 1 : g->n_layers++;
+    if (!y->attends)
+        return PLP_OK;
+    if (m->n_heads % y->n_kv_heads)
+        return plp_fail(err, PLP_E_FILE, "%u attention heads do not share %u KV heads evenly", m->n_heads, y->n_kv_heads);
+    if (g->n_kv_heads && g->n_kv_heads != y->n_kv_heads)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s.attention.head_count_kv: layer %u has %u, others with the same window have %u; the same number is run",
+                        m->architecture, layer, y->n_kv_heads, g->n_kv_heads);
+    g->n_kv_heads = y->n_kv_heads;
+    g->head_dim = windowed ? m->head_dim_window : m->head_dim;
+    return PLP_OK;
+}
+
 plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
 {
     const plp_arch *a = m->arch;
     bool windowed[PLP_MAX_LAYERS];
-    uint32_t window = 0, n_windowed = 0;
+    uint32_t window = 0, n_windowed = 0, n_borrowing;
     plp_status s;
 
     if (!m->conv_len && (s = maybe(m, "attention.sliding_window", UINT32_MAX, &window, err)) < 0)
         return s;
     if (window == 0)
         window = a->window;
+    if ((s = maybe(m, "attention.shared_kv_layers", m->n_layers - 1, &n_borrowing, err)) < 0)
+        return s;
     if ((s = read_windows(m, window, windowed, err)) < 0)
         return s;
     for (uint32_t i = 0; i < m->n_layers; i++)
@@ -296,8 +331,11 @@ plp_status plp_model_assign_layers(plp_model *m, plp_error *err)
         plp_layer *y = &m->layers[i];
         const bool no_rope = (a->no_rope_every && (i + 1) % a->no_rope_every == 0) || (a->no_rope_full && window && !windowed[i]);
         y->group = windowed[i] || !y->attends ? m->n_groups - 1 : 0;
-        y->index = m->group[y->group].n_layers++;
+        if ((s = join_group(m, y, i, windowed[i], i >= m->n_layers - n_borrowing, err)) < 0)
+            return s;
         y->rope = no_rope ? PLP_NO_ROPE : windowed[i] && a->local_rope ? 1 : 0;
     }
+    m->n_kv_heads = m->group[0].n_kv_heads;
+    m->head_dim = m->group[0].head_dim;
     return PLP_OK;
 }

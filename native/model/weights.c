@@ -126,7 +126,9 @@ static plp_status bind_parts(binder *b, plp_weight *const *out, const uint32_t *
 static plp_status bind_qkv(binder *b, plp_layer *y)
 {
     const plp_model *m = b->m;
-    const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
+    const plp_group *g = &m->group[y->group];
+    const uint32_t d = m->n_embd, nq = m->n_heads * g->head_dim, nkv = g->n_kv_heads * g->head_dim;
+    const int kv = y->borrows ? MAY : MUST;         /* a layer that borrows them may bring its own: they are not used */
     const uint32_t nqg = m->arch->gated_attention ? 2 * nq : nq, rows[] = { nqg, nkv, nkv };
     plp_status s;
 
@@ -136,8 +138,8 @@ static plp_status bind_qkv(binder *b, plp_layer *y)
         return bind_parts(b, (plp_weight *[]){ &y->bq, &y->bk, &y->bv }, rows, 3, MAY, 0, "blk.%u.attn_qkv.bias");
     }
     if ((s = bind(b, &y->wq, MUST, nqg, d, "blk.%u.attn_q.weight")) < 0 ||
-        (s = bind(b, &y->wk, MUST, nkv, d, "blk.%u.attn_k.weight")) < 0 ||
-        (s = bind(b, &y->wv, MUST, nkv, d, "blk.%u.attn_v.weight")) < 0 ||
+        (s = bind(b, &y->wk, kv, nkv, d, "blk.%u.attn_k.weight")) < 0 ||
+        (s = bind(b, &y->wv, m->arch->value_norm ? MAY : kv, nkv, d, "blk.%u.attn_v.weight")) < 0 ||
         (s = bind(b, &y->bq, MAY, 0, nqg, "blk.%u.attn_q.bias")) < 0 ||
         (s = bind(b, &y->bk, MAY, 0, nkv, "blk.%u.attn_k.bias")) < 0)
         return s;
@@ -192,7 +194,8 @@ static plp_status bind_attention(binder *b, plp_layer *y)
 {
     const plp_model *m = b->m;
     const plp_arch *a = m->arch;
-    const uint32_t d = m->n_embd, nq = m->n_heads * m->head_dim, nkv = m->n_kv_heads * m->head_dim;
+    const plp_group *g = &m->group[y->group];
+    const uint32_t d = m->n_embd, nq = m->n_heads * g->head_dim, nkv = g->n_kv_heads * g->head_dim;
     const bool whole = a->qk_norm == PLP_QK_NORM_WHOLE;
     plp_status s;
 
@@ -202,8 +205,8 @@ static plp_status bind_attention(binder *b, plp_layer *y)
         return s;
     if (a->norms != PLP_NORM_PRE && (s = bind(b, &y->attn_post_norm, MUST, 0, d, "blk.%u.post_attention_norm.weight")) < 0)
         return s;
-    if (a->qk_norm && ((s = bind(b, &y->q_norm, MUST, 0, whole ? nq : m->head_dim, "blk.%u.attn_q_norm.weight")) < 0 ||
-                       (s = bind(b, &y->k_norm, MUST, 0, whole ? nkv : m->head_dim, "blk.%u.attn_k_norm.weight")) < 0))
+    if (a->qk_norm && ((s = bind(b, &y->q_norm, MUST, 0, whole ? nq : g->head_dim, "blk.%u.attn_q_norm.weight")) < 0 ||
+                       (s = bind(b, &y->k_norm, y->borrows ? MAY : MUST, 0, whole ? nkv : g->head_dim, "blk.%u.attn_k_norm.weight")) < 0))
         return s;
     if (a->sinks && (s = bind(b, &y->sinks, MUST, 0, m->n_heads, "blk.%u.attn_sinks.weight")) < 0)
         return s;
@@ -216,7 +219,7 @@ static plp_status bind_attention(binder *b, plp_layer *y)
 
 static plp_status bind_dense(binder *b, plp_layer *y)
 {
-    const uint32_t d = b->m->n_embd, ff = b->m->n_ff;
+    const uint32_t d = b->m->n_embd, ff = y->n_ff;
     const bool gated = !b->m->arch->plain_mlp, fused = gated && !present(b, "blk.%u.ffn_gate.weight");
     const uint32_t both[] = { ff, ff };
     plp_status s;
@@ -325,7 +328,7 @@ static plp_status bind_experts(binder *b, plp_layer *y)
     plp_model *m = b->m;
     const uint32_t d = m->n_embd;
     const bool apart = present(b, "blk.%u.ffn_up.0.weight");
-    const plp_tensor *choice;
+    const plp_tensor *choice, *scale;
     plp_status s;
 
     if ((s = width_of(b, &m->n_ff_expert, apart ? "blk.%u.ffn_up.0.weight" : "blk.%u.ffn_up_exps.weight")) < 0 ||
@@ -338,13 +341,30 @@ static plp_status bind_experts(binder *b, plp_layer *y)
     if ((s = bind(b, &y->router, MUST, m->n_experts, d, "blk.%u.ffn_gate_inp.weight")) < 0 ||
         (s = bind(b, &y->router_b, MAY, 0, m->n_experts, "blk.%u.ffn_gate_inp.bias")) < 0 ||
         (s = find(b, &choice, MAY, 0, 0, m->n_experts, "blk.%u.exp_probs_b.bias")) < 0 ||
+        (s = find(b, &scale, MAY, 0, 0, m->n_experts, "blk.%u.ffn_down_exps.scale")) < 0 ||
         (s = apart ? bind_one_by_one(b, y) : bind_stacks(b, y)) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_gate), MAY, m->n_ff_expert, 0, "blk.%u.ffn_gate_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_up), MAY, m->n_ff_expert, 0, "blk.%u.ffn_up_exps.bias")) < 0 ||
         (s = bind_stack(b, y, offsetof(plp_expert, b_down), MAY, d, 0, "blk.%u.ffn_down_exps.bias")) < 0)
         return s;
     y->choice_bias = choice ? choice->data : NULL;
+    y->expert_scale = scale ? scale->data : NULL;
     return bind_shared(b, y);
+}
+
+/* Experts beside the dense feed-forward that is bound already. */
+static plp_status bind_experts_beside(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd;
+    plp_status s;
+
+    b->m->experts_beside = true;
+    if ((s = bind(b, &y->router_norm, MUST, 0, d, "blk.%u.ffn_gate_inp.scale")) < 0 ||
+        (s = bind(b, &y->mlp_post_norm, MUST, 0, d, "blk.%u.post_ffw_norm_1.weight")) < 0 ||
+        (s = bind(b, &y->experts_norm, MUST, 0, d, "blk.%u.pre_ffw_norm_2.weight")) < 0 ||
+        (s = bind(b, &y->experts_post_norm, MUST, 0, d, "blk.%u.post_ffw_norm_2.weight")) < 0)
+        return s;
+    return bind_experts(b, y);
 }
 
 static plp_status bind_feed_forward(binder *b, plp_layer *y)
@@ -361,7 +381,28 @@ static plp_status bind_feed_forward(binder *b, plp_layer *y)
         return s;
     if (a->norms != PLP_NORM_PRE && (s = bind(b, &y->ffn_post_norm, MUST, 0, d, "blk.%u.post_ffw_norm.weight")) < 0)
         return s;
-    return b->m->n_experts && present(b, "blk.%u.ffn_gate_inp.weight") ? bind_experts(b, y) : bind_dense(b, y);
+    const bool experts = b->m->n_experts && present(b, "blk.%u.ffn_gate_inp.weight");
+    const bool dense = !experts || present(b, "blk.%u.ffn_up.weight");
+    if (dense && (s = bind_dense(b, y)) < 0)
+        return s;
+    return !experts ? PLP_OK : dense ? bind_experts_beside(b, y) : bind_experts(b, y);
+}
+
+/* What the layer gets besides the residual stream, and what its result is scaled by. */
+static plp_status bind_layer_input(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd, p = b->m->n_embd_layer;
+    const plp_tensor *scale;
+    plp_status s;
+
+    if (p && ((s = bind(b, &y->input_gate, MUST, p, d, "blk.%u.inp_gate.weight")) < 0 ||
+              (s = bind(b, &y->input_proj, MUST, d, p, "blk.%u.proj.weight")) < 0 ||
+              (s = bind(b, &y->input_post_norm, MUST, 0, d, "blk.%u.post_norm.weight")) < 0))
+        return s;
+    if ((s = find(b, &scale, MAY, 0, 0, 1, "blk.%u.layer_output_scale.weight")) < 0)
+        return s;
+    y->out_scale = scale ? scale->data : NULL;
+    return PLP_OK;
 }
 
 /* ---- the whole ---- */
@@ -421,7 +462,11 @@ static plp_status bind_vocabulary(binder *b)
         return s;
     if (!m->output.data)                    /* tied */
         m->output = m->embed;
-    return PLP_OK;
+    const uint32_t inputs = m->n_layers * m->n_embd_layer;
+    if (inputs && ((s = bind(b, &m->layer_embed, MUST, m->n_vocab, inputs, "per_layer_token_embd.weight")) < 0 ||
+                   (s = bind(b, &m->layer_proj, MUST, inputs, m->n_embd, "per_layer_model_proj.weight")) < 0))
+        return s;
+    return inputs ? bind(b, &m->layer_proj_norm, MUST, 0, m->n_embd_layer, "per_layer_proj_norm.weight") : PLP_OK;
 }
 
 plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
@@ -435,8 +480,8 @@ plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
     for (; s >= 0 && b.layer < m->n_layers; b.layer++) {
         plp_layer *y = &m->layers[b.layer];
         s = y->attends ? bind_attention(&b, y) : m->arch->delta_net ? bind_delta_net(&b, y) : bind_short_conv(&b, y);
-        if (s >= 0)
-            s = bind_feed_forward(&b, y);
+        if (s >= 0 && (s = bind_feed_forward(&b, y)) >= 0)
+            s = bind_layer_input(&b, y);
     }
     if (s >= 0)
         s = none_left(&b);

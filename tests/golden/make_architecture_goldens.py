@@ -28,7 +28,10 @@ POSITIONS = range(2, 48, 3)
 TOP = 64
 # Names that newer versions of transformers gave to what the checkpoints, and so gguf-py's map, call otherwise.
 RENAMES = {"block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight", "self_attn.sinks": "self_attn.sinks.weight",
-           "feed_forward.expert_bias": "feed_forward.expert_bias.bias", "linear_attn.dt_bias": "linear_attn.dt_proj.bias"}
+           "feed_forward.expert_bias": "feed_forward.expert_bias.bias", "linear_attn.dt_bias": "linear_attn.dt_proj.bias",
+           "layer_scalar": "layer_scalar.weight"}
+# Those that converters name themselves.
+DIRECT = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 RENAMED = re.compile("|".join(re.escape(name) + "$" for name in RENAMES))
 
 
@@ -80,7 +83,8 @@ def state_dict(case, model):
             layer = int(re.search(r"layers\.(\d+)\.", name)[1])
             value = np.concatenate([tensors.pop(f"blk.{layer}.ffn_{part}_shexp.weight") for part in ("gate", "up")])
         else:
-            mapped = names.get_name(RENAMED.sub(lambda m: RENAMES[m[0]], name), try_suffixes=(".weight", ".bias"))
+            direct = re.match(r".*layers\.(\d+)\.(router\..*scale)$", name)
+            mapped = f"blk.{direct[1]}.{DIRECT[direct[2]]}" if direct else names.get_name(RENAMED.sub(lambda m: RENAMES[m[0]], name), try_suffixes=(".weight", ".bias"))
             if mapped is None:
                 raise KeyError(f"gguf-py knows no name for {name}")
             value = tensors.pop(mapped)

@@ -74,7 +74,7 @@ static void attend_all(const plp_kernels *k, plp_attn *a, tiles x, const uint32_
 
 static void check_kv_put(const plp_kernels *k)
 {
-    static const uint32_t dims[] = { 16, 48, 64, 80, 128, 256 };
+    static const uint32_t dims[] = { 16, 48, 64, 80, 128, 256, 512 };
     for (int d = 0; d < 6; d++)
         for (int kind = 0; kind < N_KINDS; kind++) {
             float *key = guarded_floats(dims[d], kind), *val = guarded_floats(dims[d], kind);
@@ -99,7 +99,7 @@ static void exact_attention(const plp_attn *a, const float *out, const float *ke
                             const uint32_t *to, const float *sink, const char *tier)
 {
     for (uint32_t i = 0; i < a->n_q; i++) {
-        double score[512], top = -INFINITY, sum = 0, want[256] = { 0 }, size[256] = { 0 };
+        double score[512], top = -INFINITY, sum = 0, want[PLP_MAX_HEAD_DIM] = { 0 }, size[PLP_MAX_HEAD_DIM] = { 0 };
         for (uint32_t t = from[i]; t < to[i]; t++) {
             score[t] = 0;
             for (uint32_t d = 0; d < a->head_dim; d++)
@@ -198,7 +198,7 @@ static void attention(const plp_kernels *k, uint32_t n_q, uint32_t head_dim, uin
 
 static void check_attn_f16(const plp_kernels *k)
 {
-    static const uint32_t dims[] = { 64, 16, 32, 48, 80, 96, 128, 192, 256 }, counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64 };
+    static const uint32_t dims[] = { 64, 16, 32, 48, 80, 96, 128, 192, 256, 512 }, counts[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64 };
     for (int c = 0; c < 13; c++) {
         attention(k, counts[c], 64, 1 + c * 23 % 190, 0, c % N_KINDS);
         attention(k, counts[c], dims[c % 9], 131 - c, c % 2 ? 20.0f : 0, (c + 1) % N_KINDS);
@@ -218,8 +218,8 @@ static void check_attn_f16(const plp_kernels *k)
 
 /* ---- sealed tiles ------------------------------------------------------------------------- */
 
-enum { LEN = PLP_SEALED_LEN, N_DIMS = 8 };
-static const uint32_t sealed_dims[N_DIMS] = { 64, 16, 32, 48, 80, 96, 128, 256 };
+enum { LEN = PLP_SEALED_LEN, N_DIMS = 9 };
+static const uint32_t sealed_dims[N_DIMS] = { 64, 16, 32, 48, 80, 96, 128, 256, 512 };
 
 /* A full f16 tile of one of the kinds of values, none of them infinite. */
 static uint16_t *full_tile(uint32_t dim, int kind)

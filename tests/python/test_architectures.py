@@ -135,7 +135,7 @@ def test_every_path_gives_the_same_bits(file_of, name):
 
 
 @pytest.mark.parametrize("kv", ["q8", "q4"])
-@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "lfm2"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "lfm2", "qwen35", "gemma4", "gemma4-moe"])
 def test_sealed_formats_keep_the_bits(file_of, name, kv):
     path, tokens = file_of(name, "Q8_0"), golden_tokens()
     with open_case(path, name, kv=kv, threads=1) as model, model.session() as session:
@@ -282,6 +282,18 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
     ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
     ("qwen3moe", dict(fields=[("expert_gating_func", 4, V.UINT32)]), "expert_gating_func is 4"),
     ("lfm2", dict(reshape={"blk.0.shortconv.conv.weight": (64, 4)}), r"tensor blk.0.shortconv.conv.weight is \[4, 64, 1, 1\]; \[3, 64, 1, 1\]"),
+    ("gemma4", dict(drop=["blk.3.attn_k.weight"]), "tensor blk.3.attn_k.weight is missing"),
+    ("gemma4", dict(drop=["per_layer_token_embd.weight"]), "tensor per_layer_token_embd.weight is missing"),
+    ("gemma4", dict(fields=[("attention.shared_kv_layers", 6, V.UINT32)]), "shared_kv_layers is 6; 0 to 5"),
+    ("gemma4", dict(fields=[("attention.shared_kv_layers", 5, V.UINT32)]), "no layer before layer 1 has keys and values for it"),
+    ("gemma4", dict(fields=[("attention.key_length_swa", 24, V.UINT32), ("attention.value_length_swa", 24, V.UINT32)]), "heads of 24 dimensions"),
+    ("gemma4", dict(fields=[("attention.key_length_swa", 32, V.UINT32)]), "keys of 32 dimensions and values of 16"),
+    ("gemma4", dict(fields=[("rope.dimension_count_swa", 64, V.UINT32)]), "64 rotated dimensions of a head of 16"),
+    ("gemma4", dict(fields=[("feed_forward_length", [96, 96, 96], V.ARRAY)]), "feed_forward_length has 3 elements for 6 layers"),
+    ("gemma4", dict(fields=[("feed_forward_length", [96, 96, 96, 96, -1, 192], V.ARRAY)]), "feed_forward_length: layer 4 has -1; 0 to"),
+    ("gemma4", dict(fields=[("attention.head_count_kv", [2, 2, 1, 2, 2, 2], V.ARRAY)]), "head_count_kv: layer 2 has 1, others with the same window have 2"),
+    ("gemma4", dict(fields=[("embedding_length_per_layer_input", 1 << 20, V.UINT32)]), "embedding_length_per_layer_input is 1048576; 0 to"),
+    ("gemma4-moe", dict(drop=["blk.1.ffn_gate_inp.scale"]), "tensor blk.1.ffn_gate_inp.scale is missing"),
     ("qwen35", dict(drop=["blk.0.ssm_a"]), "tensor blk.0.ssm_a is missing"),
     ("qwen35", dict(reshape={"blk.1.ssm_dt.bias": (5,)}), r"tensor blk.1.ssm_dt.bias is \[5, 1, 1, 1\]; \[4, 1, 1, 1\]"),
     ("qwen35", dict(fields=[("ssm.conv_kernel", 0, V.UINT32)]), "ssm.conv_kernel is missing or 0"),

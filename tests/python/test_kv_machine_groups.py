@@ -22,7 +22,7 @@ from pyllama_paged.memory import parse_bytes                               # noq
 CONTEXT = 400
 LINES = [[(a * i * i + 3 * i + b) % 300 for i in range(CONTEXT)] for a, b in ((7, 0), (5, 1))]
 LINES += [LINES[0][:320] + LINES[1][320:], LINES[0][:70] + LINES[1][70:]]
-MODELS = {name: CASES[name] for name in ("lfm2", "gpt-oss", "gemma3", "lfm2moe", "qwen35")} | {LARGE_STATE.name: LARGE_STATE}
+MODELS = {name: CASES[name] for name in ("lfm2", "gpt-oss", "gemma3", "lfm2moe", "qwen35", "gemma4")} | {LARGE_STATE.name: LARGE_STATE}
 LARGE = 8                           # how much larger the last one's pools are
 POOLS = {
     "f16": dict(kv_cache="2MiB"),

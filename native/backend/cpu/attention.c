@@ -351,7 +351,7 @@ void plp_cpu_attention(plp_backend *b, const plp_attention *a, const plp_batch *
 
 size_t plp_cpu_attention_work(const plp_kernels *k, const plp_plan *p)
 {
-    const uint32_t G = p->n_heads / p->n_kv_heads, n_q = tile_len(G) * G, few = FEW_TOKENS * p->n_heads;
+    const uint32_t n_q = p->group_size > TILE_QUERIES ? p->group_size : TILE_QUERIES, few = FEW_TOKENS * p->n_heads;
     const size_t many_bytes = MAX_RUN * sizeof(void *) + 64 + k->attn_run_work(n_q, p->head_dim)
                               + ((size_t)n_q * p->head_dim + 2 * state_floats(n_q, p->head_dim) + 2 * n_q) * sizeof(float);
     const size_t few_bytes = p->n_kv_heads * sizeof(plp_attn) + ((size_t)few * p->head_dim + 2 * few) * sizeof(float);

@@ -256,6 +256,9 @@ static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
     if (p->block_len < PLP_GPU_LEAST_BLOCK)
         return plp_fail(err, PLP_E_UNSUPPORTED, "device \"%s\": KV blocks of %u tokens; it needs %u or more", g->dev->driver->name,
                         p->block_len, PLP_GPU_LEAST_BLOCK);
+    if (p->head_dim > PLP_GPU_MAX_HEAD)
+        return plp_fail(err, PLP_E_UNSUPPORTED, "heads of %u dimensions; the %s backend runs up to %u, \"cpu\" more", p->head_dim,
+                        g->base.ops->name, PLP_GPU_MAX_HEAD);
     g->plan = *p;
     g->spare_bytes = p->max_tokens * sizeof(i32);
     if ((s = buffer(b, n, &g->packed, err)) < 0 || (s = buffer(b, n / 32 * sizeof(float), &g->scales, err)) < 0 ||

@@ -19,6 +19,7 @@
 #define PLP_GPU_MAX_COMMANDS 1024u      /* of a list; a decode step of 64 layers fits */
 #define PLP_GPU_MAX_GROUPS   4u         /* of layers that share blocks */
 #define PLP_GPU_LEAST_BLOCK  16u        /* tokens; attention goes by units of these */
+#define PLP_GPU_MAX_HEAD     256u       /* dimensions of a head that attention has kernels for */
 
 /* A batch's tables on the device, for one group of layers. */
 typedef struct plp_gpu_tables {

@@ -65,7 +65,7 @@ static void kv_seal_q4(const void *f16_tile, void *out, uint32_t d)
     const uint32_t groups = plp_v_groups(d);
     uint8_t *k = (uint8_t *)to.k, *v = (uint8_t *)to.v;
     uint16_t *unit = (uint16_t *)to.units;
-    range r[256];
+    range r[PLP_MAX_HEAD_DIM];
 
     for (uint32_t c = 0; c < d; c++) {
         r[c] = (range){ k_at(from, c, 0), k_at(from, c, 0) };
@@ -105,7 +105,7 @@ static void kv_seal_q4(const void *f16_tile, void *out, uint32_t d)
 /* Queries times scales as integers of up to 32512; returns the factor that undoes it. */
 static float quantise_query(const float *q, const float *scale, uint32_t d, int32_t *q16)
 {
-    float x[256], most = 0;
+    float x[PLP_MAX_HEAD_DIM], most = 0;
     for (uint32_t c = 0; c < d; c++) {
         x[c] = q[c] * scale[c];
         most = __builtin_fabsf(x[c]) > most ? __builtin_fabsf(x[c]) : most;
@@ -158,14 +158,14 @@ static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
 {
     const uint32_t d = a->head_dim;
     const plp_q8_tile x = plp_q8_at(tile, d);
-    float k_scale[256];
+    float k_scale[PLP_MAX_HEAD_DIM];
 
     for (uint32_t c = 0; c < d; c++)
         k_scale[c] = plp_half(x.k_scale[c]);
     for (uint32_t i = 0; i < a->n_q; i++) {
         const uint32_t lo = seen.lo ? seen.lo[i] : 0, hi = seen.hi ? seen.hi[i] : LEN;
         float p[LEN], v_scale[LEN], *acc = a->acc + (size_t)i * d;
-        int32_t q16[256], pq[LEN];
+        int32_t q16[PLP_MAX_HEAD_DIM], pq[LEN];
 
         if (lo >= hi)
             continue;
@@ -196,7 +196,7 @@ static void attn_q4(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
     const uint32_t d = a->head_dim;
     const plp_q4_tile x = plp_q4_at(tile, d);
     const float uks = plp_half(x.units[0]), ukm = plp_half(x.units[1]), uvs = plp_half(x.units[2]), uvm = plp_half(x.units[3]);
-    float k_scale[256], k_min[256];
+    float k_scale[PLP_MAX_HEAD_DIM], k_min[PLP_MAX_HEAD_DIM];
 
     for (uint32_t c = 0; c < d; c++) {
         k_scale[c] = uks * (float)x.k_scale[c];
@@ -206,7 +206,7 @@ static void attn_q4(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
         const uint32_t lo = seen.lo ? seen.lo[i] : 0, hi = seen.hi ? seen.hi[i] : LEN;
         const float *q = a->q + (size_t)i * d;
         float p[LEN], scale[LEN], lanes[LEN] = { 0 }, *acc = a->acc + (size_t)i * d;
-        int32_t q16[256], pq[LEN];
+        int32_t q16[PLP_MAX_HEAD_DIM], pq[LEN];
 
         if (lo >= hi)
             continue;

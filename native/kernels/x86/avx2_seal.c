@@ -9,7 +9,7 @@
 #include "kernels/sealed.h"
 #include "kernels/x86/avx2.h"
 
-enum { LEN = PLP_SEALED_LEN, MAX_RANGES = 256 };
+enum { LEN = PLP_SEALED_LEN, MAX_RANGES = PLP_MAX_HEAD_DIM };
 
 INLINE __m256 magnitude(__m256 v) { return _mm256_andnot_ps(splat(-0.0f), v); }
 INLINE float  min8(__m256 v)      { return -max8(negate(v)); }

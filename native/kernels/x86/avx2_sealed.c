@@ -8,7 +8,7 @@
 #include "kernels/sealed.h"
 #include "kernels/x86/avx2.h"
 
-enum { LEN = PLP_SEALED_LEN, MAX_DIM = 256 };
+enum { LEN = PLP_SEALED_LEN, MAX_DIM = PLP_MAX_HEAD_DIM };
 
 /* A query times the tile's key scales, in 16 bits, and what undoes it. */
 typedef struct query {

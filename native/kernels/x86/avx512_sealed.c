@@ -9,7 +9,7 @@
 #include "kernels/sealed.h"
 #include "kernels/x86/avx512.h"
 
-enum { LEN = PLP_SEALED_LEN, MAX_DIM = 256, GROUP = 4 };
+enum { LEN = PLP_SEALED_LEN, MAX_DIM = PLP_MAX_HEAD_DIM, GROUP = 4 };
 
 /* A query times the tile's key scales, in bytes, and what undoes it. */
 typedef struct query {
