@@ -16,6 +16,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type, GGUFValueType as V, GGUFWriter
@@ -24,6 +25,8 @@ from gguf.quants import dequantize, quantize
 from .blocks import block_len
 from .vocabs import byte_vocab
 
+U, F, A = V.UINT32, V.FLOAT32, V.ARRAY
+ELEMENT = {bool: V.BOOL, int: V.INT32, float: F}       # of an array
 N_VOCAB = 300
 CONTEXT = 512
 N_TOKENS = 48                       # of the golden sequence: longer than every window here
@@ -78,6 +81,9 @@ class Case:
     out_scale: bool = False         # a factor on each layer's result
     beside: bool = False            # experts beside the dense feed-forward
     n_partial: int = 0              # rotated dimensions of a full layer's head: the others' divisor is 1e30
+    n_streams: int = 0              # residual streams, where there are several
+    low_rank: int = 0               # of the step beside attention that comes with them
+    sparsity: tuple = ()            # by layer: the share of the feed-forward's gate that is cut off, 0: nothing
     embed_std: float = 1.0
     paired: bool = False            # q and k rows lie pairwise, (0, n/2), (1, n/2 + 1) ...: rotations of neighbours
     plus_one: bool = False          # transformers' norms multiply by 1 + w; files hold the sum
@@ -95,6 +101,8 @@ class Case:
         if p := self.n_embd_layer:
             out |= {"per_layer_token_embd.weight": (N_VOCAB, self.n_layers * p), "per_layer_model_proj.weight": (self.n_layers * p, d),
                     "per_layer_proj_norm.weight": (p,)}
+        if self.n_streams:
+            out |= {f"altup_{name}.weight": (self.n_streams - 1, d, d) for name in ("proj", "unembd_proj")}
         for i in range(self.n_layers):
             layer = {"attn_norm.weight": (d,)} if self.norms != "post" else {}
             if self.delta and (i + 1) % self.full_every:
@@ -113,6 +121,8 @@ class Case:
                 layer["post_ffw_norm.weight"] = (d,)
             if self.n_embd_layer:
                 layer |= {"inp_gate.weight": (p, d), "proj.weight": (d, p), "post_norm.weight": (d,)}
+            if self.n_streams:
+                layer |= self._streams()
             if self.out_scale:
                 layer["layer_output_scale.weight"] = (1,)
             if self.layer_norm:
@@ -138,7 +148,7 @@ class Case:
 
     def _attention(self, layer):
         windowed = bool(self.windowed) and self.windowed[layer]
-        n_kv_heads, head_dim = self.window_heads if windowed else (self.n_kv_heads, self.head_dim)
+        n_kv_heads, head_dim = windowed and self.window_heads or (self.n_kv_heads, self.head_dim)
         d, nq, nkv = self.n_embd, self.n_heads * head_dim, n_kv_heads * head_dim
         if "qkv" in self.fused:
             out = {"attn_qkv.weight": (nq + 2 * nkv, d)}
@@ -190,6 +200,12 @@ class Case:
             out |= {f"ffn_{part}.bias": dims[:1] for part, dims in parts.items()}
         return out
 
+    def _streams(self):
+        d, s, r = self.n_embd, self.n_streams, self.low_rank
+        return {"altup_router.weight": (s, d), "altup_router_norm.weight": (d,), "altup_predict_coef.weight": (s * s, s),
+                "altup_correct_coef.weight": (s, s), "altup_correct_scale.weight": (d,),
+                "laurel_l.weight": (r, d), "laurel_r.weight": (d, r), "laurel_post_norm.weight": (d,)}
+
     def _n_ff(self, layer):
         return self.n_ff_borrowing if self.n_ff_borrowing and layer >= self.n_layers - self.n_borrowing else self.n_ff
 
@@ -214,6 +230,8 @@ class Case:
             std = self.embed_std
         elif part.endswith("sinks"):
             std = 1
+        elif part.endswith("altup_router"):             # what it multiplies is divided by n_embd
+            std = math.sqrt(self.n_embd)
         elif "in_proj" in part:     # three of its outputs are multiplied
             std = 0.5 / math.sqrt(shape[-1])
         elif "gate_inp" in part:    # spread, so that the choice of experts is no matter of rounding; sigmoids are close by
@@ -263,12 +281,17 @@ class Case:
         else:
             out.append(("feed_forward_length", self.n_ff, V.UINT32))
         if self.windowed:
-            n_kv, head_dim = self.window_heads
-            out += [("attention.sliding_window_pattern", list(self.windowed), V.ARRAY), ("attention.key_length_swa", head_dim, V.UINT32),
-                    ("attention.value_length_swa", head_dim, V.UINT32), ("rope.dimension_count_swa", head_dim, V.UINT32),
+            out += [("attention.sliding_window_pattern", list(self.windowed), V.ARRAY),
                     ("attention.shared_kv_layers", self.n_borrowing, V.UINT32),
                     ("embedding_length_per_layer_input", self.n_embd_layer, V.UINT32)]
-        if self.windowed and n_kv != self.n_kv_heads:
+        if self.n_streams:
+            out += [("altup.num_inputs", self.n_streams, V.UINT32), ("altup.active_idx", 0, V.UINT32),
+                    ("activation_sparsity_scale", [NormalDist().inv_cdf(s) if s else -math.inf for s in self.sparsity], V.ARRAY)]
+        n_kv = self.n_kv_heads
+        if self.window_heads:
+            n_kv, head_dim = self.window_heads
+            out += [(f"{key}_swa", head_dim, V.UINT32) for key in ("attention.key_length", "attention.value_length", "rope.dimension_count")]
+        if n_kv != self.n_kv_heads:
             out.append(("attention.head_count_kv", [n_kv if w else self.n_kv_heads for w in self.windowed], V.ARRAY))
         elif self.conv_layers:
             out.append(("attention.head_count_kv", [0 if i in self.conv_layers else self.n_kv_heads for i in range(self.n_layers)], V.ARRAY))
@@ -291,7 +314,7 @@ class Case:
             return "F32"
         if "_exps" in name and self.expert_type:
             return self.expert_type
-        return "F32" if any(part in name for part in ("gate_inp", "shortconv.conv.", "ssm_conv1d")) else kind    # these are not quantised
+        return "F32" if any(part in name for part in ("gate_inp", "shortconv.conv.", "ssm_conv1d", "_coef.")) else kind    # these are not quantised
 
     def _in_file(self):
         """(name, value) of each tensor."""
@@ -305,7 +328,7 @@ class Case:
         w = GGUFWriter(path, self.arch)
         w.add_name(self.name)
         for key, value, value_type in self.fields():
-            element = None if value_type != V.ARRAY else V.BOOL if isinstance(value[0], bool) else V.INT32
+            element = ELEMENT[type(value[0])] if value_type == V.ARRAY else None
             w.add_key_value(key, value, value_type, sub_type=element)
         for key, value, value_type, element in byte_vocab(N_VOCAB).fields:
             if value != []:         # gguf-py cannot write an empty array
@@ -369,7 +392,6 @@ def _layer_types(n, full_every):
     return ["full_attention" if full_every and (i + 1) % full_every == 0 else "sliding_attention" for i in range(n)]
 
 
-U, F, A = V.UINT32, V.FLOAT32, V.ARRAY
 GEMMA = dict(tied=True, eps=1e-6, plus_one=True, embed_std=0.125, head_dim=32)
 GEMMA4 = dict(tied=True, eps=1e-6, embed_std=0.125, head_dim=32, norms="both", qk_norm="head", window=16, rope_base=1e6)
 GEMMA4_CONFIG = dict(head_dim=16, num_key_value_heads=2, sliding_window=16, final_logit_softcapping=3.0, vocab_size_per_layer_input=N_VOCAB,
@@ -420,6 +442,14 @@ CASES = {c.name: c for c in (
              full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
              sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
          meta=(("rope.scaling.type", "linear", V.STRING), ("rope.scaling.factor", 8.0, F))),
+    Case("gemma3n", "gemma3n", "gemma3n_text", **GEMMA4 | dict(head_dim=16), n_layers=6, windowed=(True, False) * 3, n_borrowing=2,
+         n_embd_layer=32, n_streams=4, low_rank=32, sparsity=(0.9, 0.95, 0.0, 0.5, 0.0, 0.0),
+         config=dict(sliding_window=16, layer_types=_layer_types(6, 2), num_kv_shared_layers=2, hidden_size_per_layer_input=32,
+                     vocab_size_per_layer_input=N_VOCAB, intermediate_size=[96] * 6, activation_sparsity_pattern=[0.9, 0.95, 0.0, 0.5, 0.0, 0.0],
+                     altup_num_inputs=4, altup_active_idx=0, laurel_rank=32, final_logit_softcapping=3.0, rope_parameters=dict(
+                         full_attention=dict(rope_type="default", rope_theta=1e6),
+                         sliding_attention=dict(rope_type="default", rope_theta=10000.0))),
+         meta=(("final_logit_softcapping", 3.0, F),)),
     Case("gemma4", "gemma4", "gemma4_text", **GEMMA4, n_layers=6, windowed=(True, False) * 3, window_heads=(2, 16), n_borrowing=2,
          n_embd_layer=32, n_ff_borrowing=192, out_scale=True, n_partial=8,
          config=dict(GEMMA4_CONFIG, layer_types=_layer_types(6, 2), num_kv_shared_layers=2, hidden_size_per_layer_input=32,

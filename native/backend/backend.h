@@ -143,6 +143,12 @@ typedef struct plp_ops {
      * [n_v_heads][head_dim][head_dim]. For models with gated delta nets; NULL: they cannot run. */
     void (*delta_rule)(plp_backend *b, const plp_state *s, const plp_batch *batch, const plp_delta *d, const float *qkv,
                        const float *alpha, const float *beta, float *y);
+    /* Rows of n, for Gemma 3n; NULL: it cannot run. y = x * w;
+     * y = y * (rms(like) / sqrtf(max(mean(y y), 1e-5))), rms(v) = sqrtf(mean(v v));
+     * y = max(c - spread * rms(c), 0), c = y - mean(y). Means are sum16 / n. */
+    void (*weigh)(plp_backend *b, float *y, const float *x, const float *w, uint32_t n_rows, uint32_t n);
+    void (*match_size)(plp_backend *b, float *y, const float *like, uint32_t n_rows, uint32_t n);
+    void (*keep_largest)(plp_backend *b, float *y, uint32_t n_rows, uint32_t n, float spread);
     void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
 } plp_ops;
 

@@ -33,8 +33,7 @@ const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_wei
     return m->xn;
 }
 
-/* x += residual_scale * post(y) */
-static void add_to_residual(plp_model *m, float *y, const plp_weight *post, uint32_t n)
+void plp_model_add_to_residual(plp_model *m, float *y, const plp_weight *post, uint32_t n)
 {
     const size_t size = (size_t)n * m->n_embd;
     if (post->data)
@@ -44,14 +43,14 @@ static void add_to_residual(plp_model *m, float *y, const plp_weight *post, uint
     PLP_OPS(add, m->x, y, size);
 }
 
-/* The same for y = w in + bias; straight into x where nothing comes between. */
-static void project_to_residual(plp_model *m, const plp_weight *w, const plp_weight *bias, const plp_weight *post,
-                                const float *in, uint32_t n)
+/* Straight into x where nothing comes between. */
+void plp_model_project_to_residual(plp_model *m, const plp_weight *w, const plp_weight *bias, const plp_weight *post,
+                                   const float *in, uint32_t n)
 {
     const bool direct = !post->data && m->residual_scale == 1;
     PLP_OPS(linear, &(plp_product){ w, bias->data, direct ? m->x : m->y, m->n_embd, .add = direct }, 1, in, w->k, n);
     if (!direct)
-        add_to_residual(m, m->y, post, n);
+        plp_model_add_to_residual(m, m->y, post, n);
 }
 
 /* Norm of q or k, in place: per head, or over the whole projection. */
@@ -61,7 +60,7 @@ static void head_norm(plp_model *m, float *x, const plp_weight *w, uint32_t n_va
         PLP_OPS(rmsnorm, x, x, w->k, w->data, n * (n_values / w->k), w->k, m->eps);
 }
 
-static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
+void plp_model_attend(plp_model *m, const plp_layer *y, const plp_batch *batch, const float *in)
 {
     const plp_group *g = &m->group[y->group];
     const uint32_t n = batch->n_tok, d = m->n_embd, dim = g->head_dim, nq = m->n_heads * dim, nkv = g->n_kv_heads * dim;
@@ -71,7 +70,6 @@ static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
     const plp_rope *r = y->rope == PLP_NO_ROPE ? NULL : &m->rope[y->rope];
     const bool gated = m->arch->gated_attention;
 
-    const float *in = plp_model_pre_norm(m, &y->attn_norm, &y->attn_norm_b, n);
     PLP_OPS(linear, (plp_product[]){ { &y->wq, y->bq.data, gated ? m->qg : m->q, y->wq.rows }, { &y->wk, y->bk.data, m->k, nkv },
                                      { &y->wv, y->bv.data, m->v, nkv } }, y->borrows ? 1 : y->wv.data ? 3 : 2, in, d, n);
     if (gated) {
@@ -94,7 +92,12 @@ static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
     PLP_OPS(attention, &a, batch, m->q, nq, m->attn, nq);
     if (gated)
         PLP_OPS(glu, m->attn, m->qgate, m->attn, nq, n, nq, PLP_ACT_SIGMOID);
-    project_to_residual(m, &y->wo, &y->bo, &y->attn_post_norm, m->attn, n);
+}
+
+static void attention(plp_model *m, const plp_layer *y, const plp_batch *batch)
+{
+    plp_model_attend(m, y, batch, plp_model_pre_norm(m, &y->attn_norm, &y->attn_norm_b, batch->n_tok));
+    plp_model_project_to_residual(m, &y->wo, &y->bo, &y->attn_post_norm, m->attn, batch->n_tok);
 }
 
 /* y = post(y) + post(mixture(pre(x))): experts beside a dense feed-forward, which the router chooses by x itself */
@@ -112,14 +115,14 @@ static void add_mixture(plp_model *m, const plp_layer *y, uint32_t n)
     PLP_OPS(add, m->y, m->mixture, (size_t)n * d);
 }
 
-static void feed_forward(plp_model *m, const plp_layer *y, uint32_t n)
+void plp_model_feed_forward(plp_model *m, const plp_layer *y, uint32_t n)
 {
     const uint32_t d = m->n_embd, ff = y->n_ff;
     const float *in = plp_model_pre_norm(m, &y->ffn_norm, &y->ffn_norm_b, n);
 
     if (y->experts && !y->w_up.data) {
         plp_experts_run(m, y, in, in, m->y, n);
-        add_to_residual(m, m->y, &y->ffn_post_norm, n);
+        plp_model_add_to_residual(m, m->y, &y->ffn_post_norm, n);
         return;
     }
     if (m->arch->plain_mlp) {
@@ -128,19 +131,21 @@ static void feed_forward(plp_model *m, const plp_layer *y, uint32_t n)
     } else {
         PLP_OPS(linear, (plp_product[]){ { &y->w_gate, y->b_gate.data, m->gate, ff }, { &y->w_up, y->b_up.data, m->up, ff } },
                 2, in, d, n);
+        if (y->sparse)
+            PLP_OPS(keep_largest, m->gate, n, ff, y->spread);
         PLP_OPS(glu, m->gate, m->gate, m->up, ff, n, ff, m->arch->act);
     }
     if (y->experts) {
         PLP_OPS(linear, &(plp_product){ &y->w_down, y->b_down.data, m->y, d }, 1, m->gate, ff, n);
         add_mixture(m, y, n);
-        add_to_residual(m, m->y, &y->ffn_post_norm, n);
+        plp_model_add_to_residual(m, m->y, &y->ffn_post_norm, n);
         return;
     }
-    project_to_residual(m, &y->w_down, &y->b_down, &y->ffn_post_norm, m->gate, n);
+    plp_model_project_to_residual(m, &y->w_down, &y->b_down, &y->ffn_post_norm, m->gate, n);
 }
 
-/* What each layer gets of its tokens besides the residual stream: a row of a table, and a projection of the embedding. */
-static void layer_inputs(plp_model *m, const plp_batch *batch)
+/* A row of a table, and a projection of the embedding. */
+void plp_model_layer_inputs(plp_model *m, const plp_batch *batch)
 {
     const uint32_t n = batch->n_tok, p = m->n_embd_layer, all = m->n_layers * p;
 
@@ -152,39 +157,46 @@ static void layer_inputs(plp_model *m, const plp_batch *batch)
     PLP_OPS(scale, m->inputs, sqrtf(0.5f), (size_t)n * all);
 }
 
-/* x += post(Wproj (act(Wgate x) * input)) */
-static void add_input(plp_model *m, const plp_layer *y, uint32_t layer, uint32_t n)
+void plp_model_gate_input(plp_model *m, const plp_layer *y, uint32_t layer, const float *from, uint32_t n)
 {
     const uint32_t p = m->n_embd_layer;
 
     for (uint32_t t = 0; t < n; t++)
         m->input_rows[t] = (int32_t)(t * m->n_layers + layer);
     PLP_OPS(gather, m->input, m->inputs, p, m->input_rows, n);
-    PLP_OPS(linear, &(plp_product){ &y->input_gate, NULL, m->inputs_x, p }, 1, m->x, m->n_embd, n);
+    PLP_OPS(linear, &(plp_product){ &y->input_gate, NULL, m->inputs_x, p }, 1, from, m->n_embd, n);
     PLP_OPS(glu, m->input, m->inputs_x, m->input, p, n, p, m->arch->act);
-    project_to_residual(m, &y->input_proj, &(plp_weight){ 0 }, &y->input_post_norm, m->input, n);
+    PLP_OPS(linear, &(plp_product){ &y->input_proj, NULL, m->y, m->n_embd }, 1, m->input, p, n);
+    plp_model_norm(m, m->y, m->y, &y->input_post_norm, &(plp_weight){ 0 }, n, m->n_embd);
+}
+
+void plp_model_rotate(plp_model *m, const plp_batch *batch)
+{
+    for (uint32_t i = 0; i < m->n_ropes; i++) {
+        plp_rope_table(&m->rope[i], batch->pos, batch->n_tok, m->cs_host);
+        PLP_OPS(upload, m->cs[i], m->cs_host, (size_t)batch->n_tok * m->rope[i].n_rot * sizeof *m->cs_host);
+    }
 }
 
 void plp_forward_decoder(plp_model *m, const plp_batch *batch)
 {
     const uint32_t n = batch->n_tok;
 
-    for (uint32_t i = 0; i < m->n_ropes; i++) {
-        plp_rope_table(&m->rope[i], batch->pos, n, m->cs_host);
-        PLP_OPS(upload, m->cs[i], m->cs_host, (size_t)n * m->rope[i].n_rot * sizeof *m->cs_host);
-    }
+    plp_model_rotate(m, batch);
     PLP_OPS(embed, &m->embed, batch->ids, n, m->embed_scale, m->x);
     if (m->n_embd_layer)
-        layer_inputs(m, batch);
+        plp_model_layer_inputs(m, batch);
     for (uint32_t i = 0; i < m->n_layers; i++) {
         const plp_layer *y = &m->layers[i];
         if (y->attends)
             attention(m, y, batch);
         else
             plp_recurrent_run(m, y, batch);
-        feed_forward(m, y, n);
-        if (m->n_embd_layer)
-            add_input(m, y, i, n);
+        plp_model_feed_forward(m, y, n);
+        if (m->n_embd_layer) {
+            plp_model_gate_input(m, y, i, m->x, n);
+            PLP_OPS(add, m->x, m->y, (size_t)n * m->n_embd);
+        }
         if (y->out_scale)
             PLP_OPS(scale, m->x, *y->out_scale, (size_t)n * m->n_embd);
     }

@@ -7,6 +7,7 @@
  * weights.c    tensors by name, every shape and type checked, none left over
  * rope.c       frequencies with linear, YaRN, LongRoPE and Llama-3 scaling, and cos/sin tables of a batch
  * decoder.c    the decoder family in reading order
+ * gemma3n.c    Gemma 3n: several residual streams, in reading order
  * recurrent.c  what layers with a running state have in attention's place
  * experts.c    the feed-forward of a mixture of experts
  * logits.c     from hidden states to logits
@@ -23,6 +24,7 @@
 #define PLP_MAX_GROUPS  2u
 #define PLP_MAX_LAYERS  1024u
 #define PLP_MAX_EXPERTS 512u
+#define PLP_MAX_STREAMS 8u
 #define PLP_LOGIT_ROWS  16u                 /* rows of logits computed at once */
 
 typedef struct plp_model plp_model;
@@ -54,6 +56,7 @@ typedef struct plp_arch {
     const char *ffn_norm_name;              /* where it is not ffn_norm */
     const char *final_norm_name;            /* where it is not output_norm */
     bool        unscaled_scores;            /* 1 instead of 1 / sqrt(head_dim) */
+    bool        streams;                    /* several residual streams, of which a layer reads and corrects all (gemma3n.c) */
     bool        value_norm;                 /* values are normalised per head, without weights; without wv they are the keys before their norm */
     bool        short_conv;                 /* layers without KV heads convolve over a few tokens instead of attending */
     bool        delta_net;                  /* most layers are gated delta nets, every full_attention_interval-th attends */
@@ -106,6 +109,10 @@ typedef struct plp_layer {
     plp_expert shared;                      /* runs for every token */
     plp_weight shared_gate;                 /* its weight is the sigmoid of this row's product */
     plp_weight input_gate, input_proj, input_post_norm;         /* a further step, with the token's own input for this layer */
+    plp_weight laurel_l, laurel_r, laurel_norm;                 /* with several streams: a second step beside attention, of low rank */
+    plp_weight stream_router, stream_router_norm, predict, correct, correct_scale;
+    float      spread;                      /* sparse: the gate keeps what is beyond so many standard deviations */
+    bool       sparse;
     const float *out_scale;                 /* in the file: on the layer's result; or NULL */
     uint32_t   n_kv_heads, n_ff;
     uint32_t   group, index;                /* index: within the group */
@@ -122,6 +129,7 @@ struct plp_model {
 
     uint32_t n_layers, n_embd, n_ff, n_heads, n_vocab, context_train;    /* n_ff: the widest layer's */
     uint32_t n_kv_heads, head_dim, head_dim_window;             /* of full layers; of windowed ones */
+    uint32_t n_streams, active_stream;      /* 0: the plain residual stream */
     uint32_t n_embd_layer;                  /* width of a token's input for each layer; 0: there is none */
     uint32_t n_experts, n_chosen, n_ff_expert, n_ff_shared;     /* n_experts 0: dense */
     uint32_t n_drafting;                    /* layers of the file after the last one: they predict further tokens and are not run */
@@ -139,6 +147,7 @@ struct plp_model {
     plp_group group[PLP_MAX_GROUPS];
 
     plp_weight embed, output, output_norm, output_norm_b, output_b;
+    plp_weight stream_in[PLP_MAX_STREAMS], stream_out[PLP_MAX_STREAMS];         /* [n_streams - 1]: of streams 1 .. from and to the first */
     plp_weight layer_embed, layer_proj, layer_proj_norm;        /* the inputs for each layer: of the token, and of its embedding */
     plp_layer *layers;                      /* [n_layers] */
     uint64_t   weights_bytes, n_params;
@@ -150,6 +159,9 @@ struct plp_model {
     float   *z, *alpha, *beta;              /* [max_tokens]: a gated delta net's output gate, and two numbers a head */
     float   *inputs, *inputs_x, *input;     /* [max_tokens][n_layers * n_embd_layer] twice, [max_tokens][n_embd_layer] */
     int32_t *input_rows;                    /* [max_tokens] */
+    float   *streams, *predicted, *laurel;  /* [n_streams][max_tokens][n_embd] twice, [max_tokens][n_embd] */
+    float   *modes, *coefs;                 /* [max_tokens][n_streams], [max_tokens][n_streams * n_streams] */
+    struct plp_mixing *mixing;
     float   *mixture;                       /* [max_tokens][n_embd]: experts beside a dense feed-forward */
     float   *qg, *qgate;                    /* [max_tokens][2 * n_heads * head_dim], half of it: gated attention */
     int32_t *every_other;                   /* [2][max_tokens * n_heads]: even rows, odd rows */
@@ -194,6 +206,21 @@ void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, con
 
 /* The layer's step in attention's place, for a layer that does not attend. */
 void       plp_recurrent_run(plp_model *m, const plp_layer *y, const plp_batch *batch);
+/* Steps of the plain decoder for others. rotate: cos and sin of the batch's positions. attend: what the heads see, to attn.
+ * add_to_residual: x += residual_scale * post(y). project_to_residual: the same for y = w in + bias. layer_inputs: of x, the
+ * embedding. gate_input: y = post(Wproj (act(Wgate from) * input)). */
+void       plp_model_rotate(plp_model *m, const plp_batch *batch);
+void       plp_model_attend(plp_model *m, const plp_layer *y, const plp_batch *batch, const float *in);
+void       plp_model_add_to_residual(plp_model *m, float *y, const plp_weight *post, uint32_t n);
+void       plp_model_project_to_residual(plp_model *m, const plp_weight *w, const plp_weight *bias, const plp_weight *post,
+                                         const float *in, uint32_t n);
+void       plp_model_feed_forward(plp_model *m, const plp_layer *y, uint32_t n);
+void       plp_model_layer_inputs(plp_model *m, const plp_batch *batch);
+void       plp_model_gate_input(plp_model *m, const plp_layer *y, uint32_t layer, const float *from, uint32_t n);
+
+plp_status plp_streams_open(plp_model *m, plp_error *err);      /* work space of n_streams > 0 */
+void       plp_streams_close(plp_model *m);
+
 /* The step's input: x, or its norm by w in xn. */
 const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n);
 

@@ -99,6 +99,8 @@ static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
         return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
     if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
         return s;
+    if (m->n_streams && (s = plp_streams_open(m, err)) < 0)
+        return s;
     if (p && !(m->input_rows = plp_alloc(PLP_MEM_SCRATCH, n, sizeof *m->input_rows)))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu rows", n);
     return ops->plan(m->backend, &plan, err);
@@ -136,6 +138,7 @@ void plp_model_close(plp_model *m)
     for (uint32_t i = 0; m->layers && i < m->n_layers; i++)
         plp_free(m->layers[i].experts);
     plp_experts_close(m);
+    plp_streams_close(m);
     plp_free(m->layers);
     plp_free(m->cs_host);
     plp_free(m->every_other);

@@ -218,10 +218,40 @@ static plp_status read_scales(plp_model *m, plp_error *err)
     return PLP_OK;
 }
 
+/* Several residual streams, and how much of each layer's gate is kept: -infinity stands for all of it. */
+static plp_status read_streams(plp_model *m, plp_error *err)
+{
+    char key[KEY_LEN];
+    const int64_t at = plp_file_find(m->file, key_of(m, key, "activation_sparsity_scale"));
+    plp_meta meta = { 0 };
+    plp_status s;
+
+    if (at >= 0 && (s = plp_file_meta(m->file, (uint64_t)at, &meta, err)) < 0)
+        return s;
+    if (meta.type != PLP_META_ARRAY || meta.n != m->n_layers)
+        return plp_fail(err, PLP_E_FILE, "%s is missing or has not an element for each of %u layers", key, m->n_layers);
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        double spread;
+        if ((s = plp_file_f64(m->file, (uint64_t)at, i, &spread, err)) < 0)
+            return s;
+        m->layers[i].sparse = spread != -INFINITY;
+        m->layers[i].spread = (float)spread;
+        if (m->layers[i].sparse && !isfinite(spread))
+            return plp_fail(err, PLP_E_FILE, "%s: layer %u has %g; a number or -infinity is possible", key, i, spread);
+    }
+    if (!m->n_embd_layer)
+        return plp_fail(err, PLP_E_FILE, "%s is missing or 0; the file does not describe its model", key_of(m, key, "embedding_length_per_layer_input"));
+    if ((s = count(m, "altup.num_inputs", 0, PLP_MAX_STREAMS, &m->n_streams, err)) < 0)
+        return s;
+    return maybe(m, "altup.active_idx", m->n_streams - 1, &m->active_stream, err);
+}
+
 plp_status plp_model_read_shape(plp_model *m, plp_error *err)
 {
     plp_status s;
     if ((s = read_counts(m, err)) < 0 || (s = read_experts(m, err)) < 0)
+        return s;
+    if (m->arch->streams && (s = read_streams(m, err)) < 0)
         return s;
     return read_scales(m, err);
 }

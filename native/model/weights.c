@@ -388,6 +388,28 @@ static plp_status bind_feed_forward(binder *b, plp_layer *y)
     return !experts ? PLP_OK : dense ? bind_experts_beside(b, y) : bind_experts(b, y);
 }
 
+/* The residual streams of a layer, and the step of low rank beside its attention. */
+static plp_status bind_streams(binder *b, plp_layer *y)
+{
+    const uint32_t d = b->m->n_embd, n = b->m->n_streams;
+    uint32_t rank = 0;
+    plp_status s;
+
+    if ((s = width_of(b, &rank, "blk.%u.laurel_l.weight")) < 0 ||
+        (s = bind(b, &y->laurel_l, MUST, rank, d, "blk.%u.laurel_l.weight")) < 0 ||
+        (s = bind(b, &y->laurel_r, MUST, d, rank, "blk.%u.laurel_r.weight")) < 0 ||
+        (s = bind(b, &y->laurel_norm, MUST, 0, d, "blk.%u.laurel_post_norm.weight")) < 0 ||
+        (s = bind(b, &y->stream_router, MUST, n, d, "blk.%u.altup_router.weight")) < 0 ||
+        (s = bind(b, &y->stream_router_norm, MUST, 0, d, "blk.%u.altup_router_norm.weight")) < 0 ||
+        (s = bind(b, &y->predict, MUST, n * n, n, "blk.%u.altup_predict_coef.weight")) < 0 ||
+        (s = bind(b, &y->correct, MUST, n, n, "blk.%u.altup_correct_coef.weight")) < 0)
+        return s;
+    if (rank > y->n_ff)
+        return plp_fail(b->err, PLP_E_UNSUPPORTED, "tensor blk.%u.laurel_l.weight has %u rows; up to feed_forward_length, %u, are run",
+                        b->layer, rank, y->n_ff);
+    return bind(b, &y->correct_scale, MUST, 0, d, "blk.%u.altup_correct_scale.weight");
+}
+
 /* What the layer gets besides the residual stream, and what its result is scaled by. */
 static plp_status bind_layer_input(binder *b, plp_layer *y)
 {
@@ -466,7 +488,20 @@ static plp_status bind_vocabulary(binder *b)
     if (inputs && ((s = bind(b, &m->layer_embed, MUST, m->n_vocab, inputs, "per_layer_token_embd.weight")) < 0 ||
                    (s = bind(b, &m->layer_proj, MUST, inputs, m->n_embd, "per_layer_model_proj.weight")) < 0))
         return s;
-    return inputs ? bind(b, &m->layer_proj_norm, MUST, 0, m->n_embd_layer, "per_layer_proj_norm.weight") : PLP_OK;
+    if (inputs && (s = bind(b, &m->layer_proj_norm, MUST, 0, m->n_embd_layer, "per_layer_proj_norm.weight")) < 0)
+        return s;
+    return PLP_OK;
+}
+
+/* A stack of matrices, each a weight of its own. */
+static plp_status bind_each(binder *b, plp_weight *out, uint32_t n, uint32_t rows, uint32_t k, const char *name)
+{
+    const plp_tensor *t;
+    plp_status s = find(b, &t, MUST, n, rows, k, name);
+
+    for (uint32_t i = 0; s >= 0 && i < n; i++)
+        s = view(b, &out[i], t, i, rows, 0, rows);
+    return s;
 }
 
 plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
@@ -477,11 +512,13 @@ plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err)
     if (!(b.used = plp_alloc(PLP_MEM_MODEL, b.n_tensors + 1, sizeof *b.used)))
         return plp_fail(err, PLP_E_NOMEM, "model: no memory for %llu names", (unsigned long long)b.n_tensors);
     s = bind_vocabulary(&b);
+    if (s >= 0 && m->n_streams > 1 && (s = bind_each(&b, m->stream_in, m->n_streams - 1, m->n_embd, m->n_embd, "altup_proj.weight")) >= 0)
+        s = bind_each(&b, m->stream_out, m->n_streams - 1, m->n_embd, m->n_embd, "altup_unembd_proj.weight");
     for (; s >= 0 && b.layer < m->n_layers; b.layer++) {
         plp_layer *y = &m->layers[b.layer];
         s = y->attends ? bind_attention(&b, y) : m->arch->delta_net ? bind_delta_net(&b, y) : bind_short_conv(&b, y);
-        if (s >= 0 && (s = bind_feed_forward(&b, y)) >= 0)
-            s = bind_layer_input(&b, y);
+        if (s >= 0 && (s = bind_feed_forward(&b, y)) >= 0 && (s = bind_layer_input(&b, y)) >= 0 && m->n_streams)
+            s = bind_streams(&b, y);
     }
     if (s >= 0)
         s = none_left(&b);

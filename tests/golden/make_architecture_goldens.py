@@ -29,7 +29,7 @@ TOP = 64
 # Names that newer versions of transformers gave to what the checkpoints, and so gguf-py's map, call otherwise.
 RENAMES = {"block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight", "self_attn.sinks": "self_attn.sinks.weight",
            "feed_forward.expert_bias": "feed_forward.expert_bias.bias", "linear_attn.dt_bias": "linear_attn.dt_proj.bias",
-           "layer_scalar": "layer_scalar.weight"}
+           "layer_scalar": "layer_scalar.weight", "altup.correct_output_scale": "altup.correct_output_scale.weight"}
 # Those that converters name themselves.
 DIRECT = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 RENAMED = re.compile("|".join(re.escape(name) + "$" for name in RENAMES))
@@ -79,6 +79,10 @@ def state_dict(case, model):
             if layer not in experts:
                 experts[layer] = fused_experts(case, tensors, layer)
             value = experts[layer].pop(found[3])
+        elif stacked := re.search(r"altup_(un)?(?:embed_)?projections\.(\d)\.weight$", name):
+            part = f"altup_{'unembd_' if stacked[1] else ''}proj.weight"
+            value = case.values()[part][int(stacked[2])]
+            tensors.pop(part, None)
         elif name.endswith("shared_mlp.input_linear.weight"):
             layer = int(re.search(r"layers\.(\d+)\.", name)[1])
             value = np.concatenate([tensors.pop(f"blk.{layer}.ffn_{part}_shexp.weight") for part in ("gate", "up")])

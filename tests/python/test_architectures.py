@@ -135,7 +135,7 @@ def test_every_path_gives_the_same_bits(file_of, name):
 
 
 @pytest.mark.parametrize("kv", ["q8", "q4"])
-@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "lfm2", "qwen35", "gemma4", "gemma4-moe"])
+@pytest.mark.parametrize("name", ["gemma3", "gpt-oss", "qwen3moe", "lfm2", "qwen35", "gemma3n", "gemma4", "gemma4-moe"])
 def test_sealed_formats_keep_the_bits(file_of, name, kv):
     path, tokens = file_of(name, "Q8_0"), golden_tokens()
     with open_case(path, name, kv=kv, threads=1) as model, model.session() as session:
@@ -282,6 +282,16 @@ def broken(tmp_path, case="qwen3", drop=(), extra=(), fields=(), reshape=None):
     ("phi3", dict(reshape={"blk.0.attn_qkv.weight": (96, 64)}), r"tensor blk.0.attn_qkv.weight is \[64, 96, 1, 1\]; \[64, 128, 1, 1\]"),
     ("qwen3moe", dict(fields=[("expert_gating_func", 4, V.UINT32)]), "expert_gating_func is 4"),
     ("lfm2", dict(reshape={"blk.0.shortconv.conv.weight": (64, 4)}), r"tensor blk.0.shortconv.conv.weight is \[4, 64, 1, 1\]; \[3, 64, 1, 1\]"),
+    ("gemma3n", dict(drop=["blk.5.altup_router.weight"]), "tensor blk.5.altup_router.weight is missing"),
+    ("gemma3n", dict(drop=["blk.0.laurel_l.weight"]), "tensor blk.0.laurel_l.weight is missing"),
+    ("gemma3n", dict(reshape={"altup_proj.weight": (2, 64, 64)}), r"tensor altup_proj.weight is \[64, 64, 2, 1\]; \[64, 64, 3, 1\]"),
+    ("gemma3n", dict(reshape={"blk.0.laurel_l.weight": (128, 64), "blk.0.laurel_r.weight": (64, 128)}), "laurel_l.weight has 128 rows; up to"),
+    ("gemma3n", dict(fields=[("altup.num_inputs", 0, V.UINT32)]), "altup.num_inputs is missing or 0"),
+    ("gemma3n", dict(fields=[("altup.num_inputs", 9, V.UINT32)]), "altup.num_inputs is 9; 1 to 8"),
+    ("gemma3n", dict(fields=[("altup.active_idx", 4, V.UINT32)]), "altup.active_idx is 4; 0 to 3"),
+    ("gemma3n", dict(fields=[("embedding_length_per_layer_input", 0, V.UINT32)]), "embedding_length_per_layer_input is missing or 0"),
+    ("gemma3n", dict(fields=[("activation_sparsity_scale", [1.0] * 5, V.ARRAY)]), "activation_sparsity_scale is missing or has not an element for each of 6"),
+    ("gemma3n", dict(fields=[("activation_sparsity_scale", [1.0] * 5 + [float("nan")], V.ARRAY)]), "activation_sparsity_scale: layer 5 has"),
     ("gemma4", dict(drop=["blk.3.attn_k.weight"]), "tensor blk.3.attn_k.weight is missing"),
     ("gemma4", dict(drop=["per_layer_token_embd.weight"]), "tensor per_layer_token_embd.weight is missing"),
     ("gemma4", dict(fields=[("attention.shared_kv_layers", 6, V.UINT32)]), "shared_kv_layers is 6; 0 to 5"),

@@ -99,7 +99,8 @@ def test_the_default_model_begins_alike(smol_path):
 
 # ---- architectures
 
-STATEFUL = [name for name, case in CASES.items() if case.conv_layers or case.delta]
+REFUSED = [name for name, case in CASES.items() if case.conv_layers or case.delta or case.n_streams]      # by what they do
+WIDE = [name for name, case in CASES.items() if case.head_dim > 256]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def walk(model, tokens, n_more=6):
 
 
 @pytest.mark.parametrize("kv", ["f16", "q8", "q4"])
-@pytest.mark.parametrize("name", [n for n in CASES if n not in STATEFUL])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in REFUSED + WIDE])
 def test_every_architecture(file_of, name, kv):
     cpu, emu = both(file_of(name), kv=kv, context=CASES[name].context_limit)
     with cpu, emu:
@@ -153,12 +154,18 @@ def test_blocks_left_behind_a_window(file_of, name, kv):
         assert all(same(a, b) for a, b in zip(walk(cpu, tokens, 2), walk(emu, tokens, 2), strict=True))
 
 
-@pytest.mark.parametrize("name", STATEFUL)
-def test_a_running_state_is_refused_at_open(file_of, name):
+@pytest.mark.parametrize("name", REFUSED)
+def test_running_states_and_several_streams_are_refused_at_open(file_of, name):
     with pytest.raises(UnsupportedModel) as refused:
         Model.open(file_of(name), device="emu")
     said = str(refused.value)
     assert "emu" in said and CASES[name].arch in said and "cpu" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_heads_are_refused_at_open(file_of, name):
+    with pytest.raises(UnsupportedModel, match=f"heads of {CASES[name].head_dim} dimensions.*emu.*256"):
+        Model.open(file_of(name), device="emu")
 
 
 def test_what_has_no_kernels_is_refused_at_open(tiny_path):

@@ -2,7 +2,9 @@
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
 #include "base/platform.h"
+#include "kernels/ref/math.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -207,6 +209,45 @@ static void scatter_add(plp_backend *b, float *y, const float *x, size_t width, 
                           .ids = rows, .w = scale });
 }
 
+static void weigh_row(const rows_job *j, uint32_t i)
+{
+    for (uint32_t d = 0; d < j->n; d++)
+        j->y[(size_t)i * j->n + d] = j->x[(size_t)i * j->n + d] * j->w[d];
+}
+
+static void weigh(plp_backend *b, float *y, const float *x, const float *w, uint32_t n_rows, uint32_t n)
+{
+    each_row(&(rows_job){ .c = cpu_of(b), .row = weigh_row, .n_rows = n_rows, .n = n, .y = y, .x = x, .w = w });
+}
+
+static void match_size_row(const rows_job *j, uint32_t i)
+{
+    float *y = j->y + (size_t)i * j->n;
+    const float *like = j->x + (size_t)i * j->n, is = plp_dot16(y, y, j->n) / (float)j->n;
+    j->c->k->scale(y, sqrtf(plp_dot16(like, like, j->n) / (float)j->n) / sqrtf(is > 1e-5f ? is : 1e-5f), j->n);
+}
+
+static void match_size(plp_backend *b, float *y, const float *like, uint32_t n_rows, uint32_t n)
+{
+    each_row(&(rows_job){ .c = cpu_of(b), .row = match_size_row, .n_rows = n_rows, .n = n, .y = y, .x = like });
+}
+
+static void keep_largest_row(const rows_job *j, uint32_t i)
+{
+    float *y = j->y + (size_t)i * j->n;
+    const float mean = plp_sum16(y, j->n) / (float)j->n;
+    for (uint32_t d = 0; d < j->n; d++)
+        y[d] -= mean;
+    const float cut = j->a * sqrtf(plp_dot16(y, y, j->n) / (float)j->n);
+    for (uint32_t d = 0; d < j->n; d++)
+        y[d] = y[d] > cut ? y[d] - cut : 0;
+}
+
+static void keep_largest(plp_backend *b, float *y, uint32_t n_rows, uint32_t n, float spread)
+{
+    each_row(&(rows_job){ .c = cpu_of(b), .row = keep_largest_row, .n_rows = n_rows, .n = n, .y = y, .a = spread });
+}
+
 /* ---- open and close ---- */
 
 static void cpu_close(plp_backend *b)
@@ -229,7 +270,7 @@ static const plp_ops ops = {
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
     .softcap = softcap, .gather = gather, .scatter_add = scatter_add,
-    .short_conv = plp_cpu_short_conv, .delta_rule = plp_cpu_delta_rule, .copy_block = copy_block,
+    .short_conv = plp_cpu_short_conv, .delta_rule = plp_cpu_delta_rule, .weigh = weigh, .match_size = match_size, .keep_largest = keep_largest, .copy_block = copy_block,
 };
 
 plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err)
