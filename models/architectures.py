@@ -314,7 +314,8 @@ class Case:
             return "F32"
         if "_exps" in name and self.expert_type:
             return self.expert_type
-        return "F32" if any(part in name for part in ("gate_inp", "shortconv.conv.", "ssm_conv1d", "_coef.")) else kind    # these are not quantised
+        unquantised = ("gate_inp", "shortconv.conv.", "ssm_conv1d", "_coef.")
+        return "F32" if any(part in name for part in unquantised) else kind
 
     def _in_file(self):
         """(name, value) of each tensor."""
@@ -397,6 +398,11 @@ GEMMA4 = dict(tied=True, eps=1e-6, embed_std=0.125, head_dim=32, norms="both", q
 GEMMA4_CONFIG = dict(head_dim=16, num_key_value_heads=2, sliding_window=16, final_logit_softcapping=3.0, vocab_size_per_layer_input=N_VOCAB,
                      rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=10000.0),
                                           full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6)))
+QWEN35 = dict(n_layers=4, tied=True, embed_std=0.25, eps=1e-6, rope_base=1e7, head_dim=32, n_rot=8, plus_one=True, qk_norm="head",
+              ffn_norm="post_attention_norm", delta=(2, 4, 16, 4), full_every=4)
+QWEN35_CONFIG = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+                     linear_conv_kernel_dim=4, full_attention_interval=4, **_rope(1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1]))
+QWEN35_META = (("rope.dimension_sections", [2, 1, 1, 0], A),)
 LFM2 = dict(n_layers=4, tied=True, embed_std=0.25, qk_norm="head", rope_base=1e6, final_norm="token_embd_norm")
 LONGROPE = dict(fused=("qkv", "ffn"), n_rot=8)
 LONGROPE_FACTOR = 1.25
@@ -496,11 +502,12 @@ CASES = {c.name: c for c in (
          config=dict(norm_eps=1e-5, layer_types=["conv", "conv", "full_attention", "conv"], num_experts=8, num_experts_per_tok=3,
                      moe_intermediate_size=32, num_dense_layers=1, use_expert_bias=True, norm_topk_prob=True),
          meta=(("expert_feed_forward_length", 32, U), ("leading_dense_block_count", 1, U), ("expert_gating_func", 2, U))),
-    Case("qwen35", "qwen35", "qwen3_5_text", n_layers=4, tied=True, embed_std=0.25, eps=1e-6, rope_base=1e7, head_dim=32, n_rot=8,
-         plus_one=True, qk_norm="head", ffn_norm="post_attention_norm", delta=(2, 4, 16, 4), full_every=4,
-         config=dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
-                     linear_conv_kernel_dim=4, full_attention_interval=4, **_rope(1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])),
-         meta=(("rope.dimension_sections", [2, 1, 1, 0], A),)),
+    Case("qwen35", "qwen35", "qwen3_5_text", **QWEN35, config=QWEN35_CONFIG, meta=QWEN35_META),
+    Case("qwen35moe", "qwen35moe", "qwen3_5_moe_text", **QWEN35 | dict(n_layers=2, full_every=2), n_ff_shared=64, shared_gate=True,
+         n_experts=8, n_chosen=3,
+         config=dict(QWEN35_CONFIG, full_attention_interval=2, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+                     shared_expert_intermediate_size=64),
+         meta=(*QWEN35_META, ("expert_feed_forward_length", 32, U), ("expert_shared_feed_forward_length", 64, U))),
     Case("gpt-oss", **GPT_OSS),
     Case("gpt-oss-mxfp4", **GPT_OSS, expert_type="MXFP4"),
 )}

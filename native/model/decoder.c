@@ -65,8 +65,8 @@ void plp_model_attend(plp_model *m, const plp_layer *y, const plp_batch *batch, 
     const plp_group *g = &m->group[y->group];
     const uint32_t n = batch->n_tok, d = m->n_embd, dim = g->head_dim, nq = m->n_heads * dim, nkv = g->n_kv_heads * dim;
     const plp_attention a = { .group = y->group, .layer = y->index, .n_heads = m->n_heads, .n_kv_heads = g->n_kv_heads,
-                              .head_dim = dim, .block_len = m->block_len, .kv_format = m->kv_format, .window = g->window, .scale = m->attn_scale, .softcap = m->attn_softcap,
-                              .sinks = y->sinks.data };
+                              .head_dim = dim, .block_len = m->block_len, .kv_format = m->kv_format, .window = g->window,
+                              .scale = m->attn_scale, .softcap = m->attn_softcap, .sinks = y->sinks.data };
     const plp_rope *r = y->rope == PLP_NO_ROPE ? NULL : &m->rope[y->rope];
     const bool gated = m->arch->gated_attention;
 
