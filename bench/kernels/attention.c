@@ -8,7 +8,7 @@
  *   shuffled     the same blocks, the table in random order
  *
  * A context is cut into splits of 256 tokens that the threads take in turn; partial sums are folded at the
- * end of a layer, as the CPU backend does it. Inside a split: blocks outside, heads inside, the next
+ * end of a layer, as the CPU backend does it. Inside a split: blocks outside, heads inside, a later
  * block's tile named for prefetching.
  */
 #include "bench.h"
@@ -67,9 +67,12 @@ static void attend_splits(void *arg, uint32_t id, uint32_t n_threads)
         }
         const uint32_t end = (split + 1) * blocks < a->n_blocks ? (split + 1) * blocks : a->n_blocks;
         for (uint32_t b = split * blocks; b < end; b++) {
-            const char *now = block_at(a, b), *next = b + 1 < end ? block_at(a, b + 1) : NULL;
-            for (uint32_t h = 0; h < heads; h++)
-                a->attend(&state[h], now + h * a->tile_bytes, a->block_len, (plp_seen){ 0 }, next ? next + h * a->tile_bytes : NULL);
+            const char *now = block_at(a, b);
+            for (uint32_t h = 0; h < heads; h++) {
+                const uint32_t later = h + plp_attn_ahead(a->tile_bytes), then = b + later / heads;
+                const char *next = then < end ? (const char *)block_at(a, then) + later % heads * a->tile_bytes : NULL;
+                a->attend(&state[h], now + h * a->tile_bytes, a->block_len, (plp_seen){ 0 }, next);
+            }
         }
     }
 }

@@ -89,4 +89,8 @@ const plp_kernels *plp_kernels_at(uint32_t i);
  * 0 for a format that has no kernels. */
 size_t plp_tile_bytes(int32_t kv_format, uint32_t head_dim, uint32_t block_len);
 
+/* How many tiles on, in the order of the walk, attention's `next` should lie: long enough for memory to answer, and so
+ * few bytes that they are still in L1 when their turn comes. */
+static inline uint32_t plp_attn_ahead(size_t tile_bytes) { return tile_bytes < 8192 ? (uint32_t)(8192 / tile_bytes) : 1; }
+
 #endif

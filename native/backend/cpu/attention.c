@@ -115,14 +115,15 @@ static void attend_blocks(const job *j, const tile *t, uint32_t b0, uint32_t b1)
     const uint32_t group = j->a->group, len = j->a->block_len;
     void *const *sealed = t->seq->sealed[group], *const *open = t->seq->open[group];
     const bool one_format = j->a->kv_format == PLP_KV_F16;
+    const uint32_t n_heads = t->h1 - t->h0, ahead = plp_attn_ahead(j->tile_bytes);
     plp_seen seen;
 
     for (uint32_t b = b0; b < b1; b++) {
         if (see(j, t, b, one_format ? EITHER : SEALED, &seen))
             for (uint32_t h = t->h0; h < t->h1; h++) {
-                const char *next = b + 1 < b1 && sealed[b + 1] ? block_tile(j, sealed, b + 1, h, j->tile_bytes) : NULL;
-                const char *now = block_tile(j, sealed, b, h, j->tile_bytes);
-                attend(&t->state[h - t->h0], now, len, seen, next);
+                const uint32_t later = h - t->h0 + ahead, then = b + later / n_heads;
+                const char *next = then < b1 && sealed[then] ? block_tile(j, sealed, then, t->h0 + later % n_heads, j->tile_bytes) : NULL;
+                attend(&t->state[h - t->h0], block_tile(j, sealed, b, h, j->tile_bytes), len, seen, next);
             }
         if (!one_format && open[b] && see(j, t, b, OPEN, &seen))
             for (uint32_t h = t->h0; h < t->h1; h++)

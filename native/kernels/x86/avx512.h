@@ -140,27 +140,65 @@ INLINE __m512 erf16(__m512 x)
                                 _mm512_mul_ps(x, p));
 }
 
+/* ---- four vectors at once: what would be a chain of shuffles for each ------------------------ */
+
+INLINE __m512 lane_of(__m128 v, const int i) { return _mm512_broadcastss_ps(_mm_permute_ps(v, i * 0x55)); }
+
+/* Lane i: the largest of v[i]. */
+INLINE __m128 most4(const __m512 v[4])
+{
+    const __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    const __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    const __m512 c = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+    const __m256 d = _mm256_max_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+
+/* Lane i: fold16 of v[i], by the same additions. */
+INLINE __m128 fold4(const __m512 v[4])
+{
+    const __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
+    const __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
+    const __m512 c = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    const __m512 d = _mm512_add_ps(c, _mm512_permute_ps(c, 0x4e));
+    const __m512 e = _mm512_add_ps(d, _mm512_movehdup_ps(d));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(_mm512_setr4_epi32(0, 4, 8, 12), e));
+}
+
 /* ---- the running softmax ------------------------------------------------------------------- */
 
-/* Scores of one query for 16 tokens, of which it sees [lo, hi) -> probabilities relative to its maximum, which may
- * rise; s and acc follow. */
-INLINE __m512 soften(plp_attn *a, uint32_t i, __m512 score, uint32_t lo, uint32_t hi)
+/* Scores of queries i .. i + n of a, n <= 4, for 16 tokens -> probabilities relative to the maxima, which may rise; s and
+ * acc follow. Query j sees tokens [lo[j], hi[j]); NULL: all of them. One that sees nothing keeps its state. */
+INLINE void soften(const int n, plp_attn *a, uint32_t i, __m512 score[4], const uint32_t *lo, const uint32_t *hi)
 {
-    const __mmask16 seen = (__mmask16)(lanes_below(hi) & ~lanes_below(lo));
-    if (a->softcap > 0) score = _mm512_mul_ps(splat(a->softcap), tanh16(_mm512_div_ps(score, splat(a->softcap))));
-    score = _mm512_mask_blend_ps(seen, splat(-__builtin_inff()), score);
-    const float top = _mm512_reduce_max_ps(score);
-    if (top > a->m[i]) {
-        const float c = plp_exp(a->m[i] - top);
-        float *acc = a->acc + (size_t)i * a->head_dim;
-        a->m[i] = top;
-        a->s[i] *= c;
-        for (uint32_t d = 0; d < a->head_dim; d += 16)
-            _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), splat(c)));
+    const __mmask8 there = (__mmask8)((1 << n) - 1);
+    __mmask8 live = lo ? 0 : there;
+    UNROLL for (int j = 0; j < 4; j++) {
+        if (j >= n) { score[j] = _mm512_setzero_ps(); continue; }
+        if (a->softcap > 0) score[j] = _mm512_mul_ps(splat(a->softcap), tanh16(_mm512_div_ps(score[j], splat(a->softcap))));
+        if (lo) {
+            score[j] = _mm512_mask_blend_ps((__mmask16)(lanes_below(hi[j]) & ~lanes_below(lo[j])), splat(-__builtin_inff()), score[j]);
+            live |= (__mmask8)((lo[j] < hi[j]) << j);
+        }
     }
-    const __m512 e = exp16(_mm512_sub_ps(score, splat(a->m[i])));
-    a->s[i] = a->s[i] + fold16(e);
-    return e;
+    const __m128 top = most4(score);
+    __m128 m = _mm_maskz_loadu_ps(there, a->m + i), s = _mm_maskz_loadu_ps(there, a->s + i);
+    const __mmask8 rise = _mm_mask_cmp_ps_mask(live, top, m, _CMP_GT_OQ);
+    if (rise) {
+        const __m128 c = _mm512_castps512_ps128(exp16(_mm512_castps128_ps512(_mm_sub_ps(m, top))));
+        m = _mm_mask_mov_ps(m, rise, top);
+        s = _mm_mask_mul_ps(s, rise, s, c);
+        _mm_mask_storeu_ps(a->m + i, there, m);
+        UNROLL for (int j = 0; j < n; j++) {
+            if (!(rise & 1 << j)) continue;
+            float *acc = a->acc + (size_t)(i + j) * a->head_dim;
+            const __m512 cj = lane_of(c, j);
+            for (uint32_t d = 0; d < a->head_dim; d += 16) _mm512_storeu_ps(acc + d, _mm512_mul_ps(_mm512_loadu_ps(acc + d), cj));
+        }
+    }
+    UNROLL for (int j = 0; j < n; j++) score[j] = exp16(_mm512_sub_ps(score[j], lane_of(m, j)));
+    _mm_mask_storeu_ps(a->s + i, there, _mm_mask_add_ps(s, live, s, fold4(score)));
 }
 
 #endif

@@ -81,10 +81,11 @@ INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a,
 INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const unit *u)
 {
     float p[GROUP][UNIT];
-    __m512 score[GROUP];
+    __m512 score[GROUP + 2];                /* soften takes four */
     scores(n, a, i, u, score);
-    UNROLL for (int g = 0; g < n; g++)
-        if (whole || u->lo[g] < u->hi[g]) _mm512_storeu_ps(p[g], soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]));
+    soften(n < 4 ? n : 4, a, i, score, whole ? NULL : u->lo, u->hi);
+    if (n > 4) soften(n - 4, a, i + 4, score + 4, whole ? NULL : u->lo + 4, u->hi + 4);
+    UNROLL for (int g = 0; g < n; g++) _mm512_storeu_ps(p[g], score[g]);
     uint32_t d = 0;
     for (; d + 16 * WIDE <= a->head_dim; d += 16 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
     for (; d < a->head_dim; d += 16) gather_v(n, 1, whole, a, i, u, d, p);
