@@ -71,6 +71,7 @@ static void attend_splits(void *arg, uint32_t id, uint32_t n_threads)
             for (uint32_t h = 0; h < heads; h++) {
                 const uint32_t later = h + plp_attn_ahead(a->tile_bytes), then = b + later / heads;
                 const char *next = then < end ? (const char *)block_at(a, then) + later % heads * a->tile_bytes : NULL;
+                if (b + 1 < end) __builtin_prefetch((const char *)block_at(a, b + 1) + h * a->tile_bytes);
                 a->attend(&state[h], now + h * a->tile_bytes, a->block_len, (plp_seen){ 0 }, next);
             }
         }

@@ -123,6 +123,8 @@ static void attend_blocks(const job *j, const tile *t, uint32_t b0, uint32_t b1)
             for (uint32_t h = t->h0; h < t->h1; h++) {
                 const uint32_t later = h - t->h0 + ahead, then = b + later / n_heads;
                 const char *next = then < b1 && sealed[then] ? block_tile(j, sealed, then, t->h0 + later % n_heads, j->tile_bytes) : NULL;
+                if (b + 1 < b1 && sealed[b + 1])    /* its address looked up now: pages of the next block are elsewhere */
+                    __builtin_prefetch(block_tile(j, sealed, b + 1, h, j->tile_bytes));
                 attend(&t->state[h - t->h0], block_tile(j, sealed, b, h, j->tile_bytes), len, seen, next);
             }
         if (!one_format && open[b] && see(j, t, b, OPEN, &seen))
