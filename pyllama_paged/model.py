@@ -107,7 +107,7 @@ class Model:
         device     "auto", "cpu", "cuda", "metal", "emu"
         threads    0: the performance cores, within affinity and quota
         context    the most tokens of a session; 0: the model's own limit. It costs no memory
-        chunk      the most prompt tokens of one step
+        chunk      the most prompt tokens of one step; 0: what a second computes, 32 to 256
         block      tokens per KV block
         layout     "paged"; "contiguous" and "lazy" are baselines for benchmarks
         reuse      find and share KV that other sessions have computed

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_CHUNK = 128, DEFAULT_BLOCK = 16 };
+enum { DEFAULT_BLOCK = 16 };
 
 void plp_engine_defaults(plp_engine_options *o)
 {
-    *o = (plp_engine_options){ .block_len = DEFAULT_BLOCK, .chunk_len = DEFAULT_CHUNK };
+    *o = (plp_engine_options){ .block_len = DEFAULT_BLOCK };
 }
 
 plp_status plp_machine_info(plp_machine *out, plp_error *err)
@@ -33,8 +33,6 @@ static plp_status check_options(plp_engine_options *o, plp_error *err)
 {
     if (!o->block_len)
         o->block_len = DEFAULT_BLOCK;
-    if (!o->chunk_len)
-        o->chunk_len = DEFAULT_CHUNK;
     if (o->block_len < 8 || o->block_len > 128 || (o->block_len & (o->block_len - 1)))
         return plp_fail(err, PLP_E_ARG, "block length %u; powers of two from 8 to 128 are possible", o->block_len);
     if (o->chunk_len > PLP_MAX_CHUNK)
@@ -106,6 +104,10 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
     if ((s = check_options(&e->options, err)) < 0 || (s = plp_file_open(&e->file, path, 0, err)) < 0 ||
         (s = plp_vocab_open(&e->vocab, e->file, err)) < 0 || (s = open_backend(e, err)) < 0)
         return s;
+    e->paced = !e->options.chunk_len;
+    if (e->paced)
+        e->options.chunk_len = PLP_PACED_CHUNK;
+    e->pace = e->paced ? PLP_FIRST_CHUNK : e->options.chunk_len;
     e->max_tokens = e->options.chunk_len > PLP_LOGIT_ROWS ? e->options.chunk_len : PLP_LOGIT_ROWS;
     const plp_model_options mo = { .max_tokens = e->max_tokens, .block_len = e->options.block_len,
                                    .kv_format = e->options.kv_format, .context_limit = e->options.context_limit };

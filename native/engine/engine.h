@@ -25,6 +25,10 @@
 #include <stdatomic.h>
 
 #define PLP_MAX_CHUNK 512u              /* most tokens in one step */
+#define PLP_PACED_CHUNK 256u            /* the same where the caller leaves it to us: */
+#define PLP_FIRST_CHUNK 128u            /*   the first one, */
+#define PLP_CHUNK_STEP 32u              /*   then multiples of this */
+#define PLP_CHUNK_NS 1000000000ull      /*   that take about so long: Ctrl-C waits for one */
 
 /* What one session wants of a step, and what came of it. */
 typedef struct plp_request {
@@ -123,6 +127,8 @@ struct plp_engine {
     plp_seq     *seqs;                  /* [max_tokens] */
     plp_request **batch;                /* [max_tokens] */
     uint32_t     max_tokens;
+    bool         paced;                 /* chunks follow the clock */
+    uint32_t     pace;                  /* most prompt tokens of a session in the next step */
 };
 
 /* Pool class of a group's open (f16) and sealed blocks. */

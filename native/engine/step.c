@@ -7,6 +7,7 @@
  */
 #include "engine/engine.h"
 #include "base/mem.h"
+#include "base/platform.h"
 
 #include <math.h>
 #include <string.h>
@@ -240,6 +241,15 @@ static void refuse_all(plp_engine *e, uint32_t n, plp_status status, const plp_e
     }
 }
 
+/* How many prompt tokens the next steps take: which tokens share a step changes no number. */
+static void set_pace(plp_engine *e, uint32_t n_tok, uint64_t ns)
+{
+    if (!e->paced || n_tok < PLP_CHUNK_STEP || ns == 0)
+        return;
+    const uint64_t n = n_tok * PLP_CHUNK_NS / ns / PLP_CHUNK_STEP * PLP_CHUNK_STEP;
+    e->pace = n < PLP_CHUNK_STEP ? PLP_CHUNK_STEP : n > e->options.chunk_len ? e->options.chunk_len : (uint32_t)n;
+}
+
 /* One batch; lock held on entry and on return. */
 static void serve(plp_engine *e)
 {
@@ -252,6 +262,7 @@ static void serve(plp_engine *e)
     if (b.n_seq == 0)
         return;
     plp_mutex_unlock(e->lock);
+    const uint64_t began = plp_now_ns();
     if ((status = e->backend->ops->prepare(e->backend, &b, &error)) == PLP_OK) {
         plp_mem_guard(true);
         plp_model_forward(e->model, &b);
@@ -263,6 +274,7 @@ static void serve(plp_engine *e)
         return;
     }
     e->counters.steps++;
+    set_pace(e, b.n_tok, plp_now_ns() - began);
     for (uint32_t i = 0; i < b.n_seq; i++) {
         plp_request *r = e->batch[i];
         plp_session *s = r->session;
@@ -306,7 +318,7 @@ static plp_status step(plp_session *s, float *logits, uint32_t cap, uint32_t *n_
     if (status < 0)
         return status;
     plp_engine *e = s->engine;
-    plp_request r = { .session = s, .logits = logits, .cap = cap < e->options.chunk_len ? cap : e->options.chunk_len };
+    plp_request r = { .session = s, .logits = logits, .cap = cap < e->pace ? cap : e->pace };
 
     if (atomic_exchange(&s->cancelled, false)) {
         status = plp_fail(err, PLP_E_CANCELLED, "cancelled with %u of %u tokens computed", s->n_computed, s->n_tokens);
@@ -356,7 +368,7 @@ plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err)
             entered++;
             break;
         }
-        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->options.chunk_len };
+        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->pace };
     }
     if (status == PLP_OK && n) {
         plp_engine *e = s[0]->engine;

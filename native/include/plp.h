@@ -179,7 +179,7 @@ typedef struct plp_engine_options {
     uint32_t    n_threads;      /* 0: performance cores, within affinity and quota */
     uint32_t    context_limit;  /* tokens a session may hold; 0: the model's own */
     uint32_t    block_len;      /* tokens per KV block, a power of two 8..128; 0: 16 */
-    uint32_t    chunk_len;      /* most prompt tokens in one step; 0: 128 */
+    uint32_t    chunk_len;      /* most prompt tokens in one step; 0: as many as a second computes, 32 to 256 */
     int32_t     kv_format;      /* plp_kv_format of sealed blocks */
     int32_t     kv_layout;      /* plp_kv_layout; anything but paged is a benchmark's baseline */
     uint32_t    flags;

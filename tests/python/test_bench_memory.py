@@ -263,7 +263,7 @@ def test_a_refused_session_has_exactly_what_it_says(own, tiny_path):
         assert not w.feed(i, tokens_of(n, 300, i))["refused"]
     w.start(2)
     tokens = tokens_of(300, 300, 5)
-    answer = w.feed(2, tokens)                                          # one chunk of 128 fits into the other 14
+    answer = w.feed(2, tokens)                                          # the first chunk, of 128, fits into the other 14
     assert answer["refused"] and answer["error_type"] == "KvBudgetExceeded"
     assert len(w.sessions[2]) == answer["computed"] == 128
     w.end(0)
