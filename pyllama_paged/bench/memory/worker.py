@@ -23,7 +23,8 @@ class Own:
         import numpy  # noqa: F401      what beams need, so that it counts as interpreter and not as memory of a session
 
     def open(self, model, threads, context, sessions, *, layout="paged", kv="f16", block=0, budget=None, shuffle=False, unified=False):
-        self.model = Model.open(model, threads=threads, context=context, layout=layout, kv=kv, block=block, kv_budget=budget,
+        # A fixed chunk: figures must not follow the machine's speed.
+        self.model = Model.open(model, threads=threads, context=context, layout=layout, kv=kv, block=block, chunk=128, kv_budget=budget,
                                 shuffle=shuffle, reuse=layout == "paged")
         from ... import __version__
 
