@@ -441,23 +441,25 @@ INLINE void rows_of(const int type, const plp_rows *w, uint32_t r0, uint32_t r1,
     }
 }
 
-/* One token is the case that counts: its views then stay in registers. */
-INLINE void one_or_more(const int type, const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y,
-                        size_t ldy, bool add, float *work)
-{
-    if (n == 1) rows_of(type, w, r0, r1, x, 1, y, ldy, add, work);
-    else        rows_of(type, w, r0, r1, x, n, y, ldy, add, work);
-}
+/* One token is the case that counts: its views stay in registers, and so do constants if each type's loop is alone. */
+typedef void rows_fn(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y, size_t ldy, bool add, float *work);
+#define EACH_TYPE(DO) DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4) DO(Q2_K) DO(Q3_K) DO(Q4_K) DO(Q5_K) DO(Q6_K) DO(IQ4_XS)
+#define ROWS(NAME)                                                                                                      \
+    static __attribute__((noinline)) void one_##NAME(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, \
+                                                     float *y, size_t ldy, bool add, float *work)                       \
+    { const x_stream first = x[0]; (void)n; rows_of(PLP_TYPE_##NAME, w, r0, r1, &first, 1, y, ldy, add, work); }        \
+    static __attribute__((noinline)) void more_##NAME(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, \
+                                                      float *y, size_t ldy, bool add, float *work)                      \
+    { rows_of(PLP_TYPE_##NAME, w, r0, r1, x, n, y, ldy, add, work); }
+EACH_TYPE(ROWS)
 
 void plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packed, uint32_t n, float *y, size_t ldy,
                        bool add, void *work)
 {
     x_stream x[STREAM_TOKENS];
+    rows_fn *rows = NULL;
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
-#define RUN(NAME) case PLP_TYPE_##NAME: one_or_more(PLP_TYPE_##NAME, w, r0, r1, x, n, y, ldy, add, work); break
-    switch (w->type) {
-    RUN(Q4_0); RUN(Q4_1); RUN(Q5_0); RUN(Q5_1); RUN(Q8_0); RUN(IQ4_NL); RUN(MXFP4);
-    RUN(Q2_K); RUN(Q3_K); RUN(Q4_K); RUN(Q5_K); RUN(Q6_K); RUN(IQ4_XS);
-    }
-#undef RUN
+#define CHOOSE(NAME) case PLP_TYPE_##NAME: rows = n == 1 ? one_##NAME : more_##NAME; break;
+    switch (w->type) { EACH_TYPE(CHOOSE) }
+    if (rows) rows(w, r0, r1, x, n, y, ldy, add, work);
 }
