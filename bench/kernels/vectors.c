@@ -7,12 +7,13 @@
 
 #include <stdio.h>
 
-enum { N = 2048, HEAD = 64, HEADS = N / HEAD, LEN = 16, TILE_FLOATS = 4096 };
+enum { N = 2048, HEAD = 64, HEADS = N / HEAD, LEN = 16, TILE_FLOATS = 4096,
+       RUN = 8, MANY = N / HEAD, MANY_FLOATS = MANY * (HEAD + 2) };       /* attn_f16_run: blocks, queries */
 
 typedef struct row {
     const plp_kernels *k;
-    float *x, *y, *w, *part, *state;
-    void  *tile, *sealed;
+    float *x, *y, *w, *part, *state, *many;
+    void  *tile, *sealed, *work;
 } row;
 
 static plp_attn state(const row *r, float *at) { return (plp_attn){ 4, HEAD, r->x, at, at + 4, at + 8, 0 }; }
@@ -36,6 +37,16 @@ static void kv_put(void *arg)
 }
 static void kv_seal_q8(void *arg) { row *r = arg; r->k->kv_seal_q8(r->tile, r->sealed, HEAD); }
 static void kv_seal_q4(void *arg) { row *r = arg; r->k->kv_seal_q4(r->tile, r->sealed, HEAD); }
+static void attn_f16_run(void *arg)
+{
+    row *r = arg;
+    uint32_t lo[MANY] = { 0 }, hi[MANY];
+    const void *tiles[RUN];
+    plp_attn a = { MANY, HEAD, r->x, r->many, r->many + MANY, r->many + 2 * MANY, 0 };
+    for (int i = 0; i < MANY; i++) hi[i] = RUN * LEN;
+    for (int i = 0; i < RUN; i++) tiles[i] = r->tile;
+    r->k->attn_f16_run(&a, tiles, LEN, (plp_seen){ lo, hi }, r->work);
+}
 static void attn_merge(void *arg)
 {
     row *r = arg;
@@ -60,18 +71,21 @@ void bench_vectors(const bench *b, const plp_kernels *k)
         { "delta_rule", delta_rule, 2.0 * HEAD * HEAD * F },
         { "add", add, 3.0 * N * F }, { "scale", scale, 2.0 * N * F }, { "softcap", softcap, 2.0 * N * F },
         { "kv_put", kv_put, KV * (F + 2.0) }, { "kv_seal_q8", kv_seal_q8, KV * 3.0 }, { "kv_seal_q4", kv_seal_q4, KV * 2.5 },
+        { "attn_f16_run", attn_f16_run, RUN * KV * 2.0 },
         { "attn_merge", attn_merge, 3.0 * STATE * F }, { "attn_finish", attn_finish, 2.0 * STATE * F },
     };
     double times[BENCH_MAX_REPS];
-    const size_t n_bytes = (4 * N + HEAD * HEAD + 2 * TILE_FLOATS) * sizeof(float);
+    const size_t floats = 4 * N + HEAD * HEAD + MANY_FLOATS, work_bytes = k->attn_run_work(MANY, HEAD);
+    const size_t n_bytes = (floats + 2 * TILE_FLOATS) * sizeof(float) + work_bytes + 64;
     float *p = bench_pages(n_bytes);
-    float *tiles = p + 4 * N + HEAD * HEAD;
-    row r = { k, p, p + N, p + 2 * N, p + 3 * N, p + 4 * N, tiles, tiles + TILE_FLOATS };
+    float *tiles = p + floats, *state = p + 4 * N;
+    row r = { k, p, p + N, p + 2 * N, p + 3 * N, state, state + HEAD * HEAD, tiles, tiles + TILE_FLOATS,
+              (void *)(((uintptr_t)(tiles + 2 * TILE_FLOATS) + 63) & ~(uintptr_t)63) };
 
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!bench_wants(b->only, all[i].name))
             continue;
-        bench_fill_floats(p, 4 * N + HEAD * HEAD);
+        bench_fill_floats(p, floats);
         kv_put(&r);
         const bool fits = bench_time(b, all[i].fn, &r, times);
         printf("{\"kernel\": \"%s\", \"tier\": \"%s\", \"n\": %d, \"threads\": 1, \"bytes\": %.0f, ", all[i].name, k->tier, N, all[i].bytes);

@@ -301,7 +301,7 @@ def test_kernels_names_every_kernel_of_the_list():
     listed = Path(__file__).resolve().parents[2] / "native/kernels/kernels.def"
     if not listed.exists():
         pytest.skip("no source folder")
-    names = set(re.findall(r"^KERNEL\(\w+ ?\*?, +(\w+)", listed.read_text(), re.M)) - {"x_bytes", "linear_work"}
+    names = set(re.findall(r"^KERNEL\(\w+ ?\*?, +(\w+)", listed.read_text(), re.M)) - {"x_bytes", "linear_work", "attn_run_work"}
     lines = native.run("kernels", threads=1, cold_mib=32, reps=1, seconds=0.0001, patience=0.02, types=["Q4_K", "F16"])
     lines += native.run("attention", threads=1, reps=1, seconds=0.0001, patience=0.02, tokens=64, layers=1, heads=2, kv_heads=1)
     assert names <= {line["kernel"].split()[0] for line in lines}
