@@ -1,11 +1,11 @@
 /*
  * kernels/x86/avx512_stream.c - tier "avx512": products of a few tokens (decode), at the speed of memory
  *
- * Rows are read strictly in file order, which is what the hardware prefetcher follows (prefetches of our own only
- * take its place in the miss buffers): sixteen rows are one stream of 16 * n_blocks blocks, taken sixteen blocks at a
- * time whatever n_blocks is. A step makes the 16 dot products of its blocks (lane = block), turns them into terms,
- * and stores those; after 16 rows the terms are transposed and added in block order, one lane per row: the same
- * additions as in a panel.
+ * Rows are read strictly in file order, which is what the hardware prefetcher follows: sixteen rows are one stream of
+ * 16 * n_blocks blocks, taken sixteen blocks at a time whatever n_blocks is. A step makes the 16 dot products of its
+ * blocks (lane = block), turns them into terms, and stores those; after 16 rows the terms are transposed and added in
+ * block order, one lane per row: the same additions as in a panel. With one token, prefetches of our own only take the
+ * hardware's place in the miss buffers (Zen 4: 0.87 x the speed); with several, work between reads is long and they pay.
  *
  *   work   per token: terms f32 [16 rows][n_blocks], and 16 to spare
  *
@@ -14,7 +14,7 @@
  */
 #include "kernels/x86/avx512.h"
 
-enum { STEP = 16 };
+enum { STEP = 16, AHEAD_BYTES = 4096 };
 
 INLINE __m512i pair_32(const void *a, const void *b)
 {
@@ -390,6 +390,8 @@ INLINE void stream(const int type, const uint8_t *p, uint32_t n_rows, uint32_t n
             memcpy(last, p, step_bytes * (total - b) / STEP);
             p = last;
         }
+        if (n > 1)
+            UNROLL for (size_t i = 0; i < step_bytes; i += 64) _mm_prefetch((const char *)p + AHEAD_BYTES + i, _MM_HINT_T0);
         weights o;
         switch (type) {
         case PLP_TYPE_Q8_0: o = load_q8_0(p); break;
