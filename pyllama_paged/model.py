@@ -282,7 +282,8 @@ class Model:
     # ---- computing
 
     def session(self, *, system: str | None = None, messages: Sequence[dict] = (), template: Mapping | None = None,
-                think: bool | str | None = None, when_full: Literal["stop", "shift"] = "stop") -> "Session":
+                think: bool | str | None = None, when_full: Literal["stop", "shift"] = "stop",
+                speculate: Literal[False, True, "always"] = False) -> "Session":
         """
         A new conversation.
 
@@ -293,6 +294,8 @@ class Model:
         when_full  what happens at the context limit: "stop" raises `ContextFull`, or ends the answer, and
                    nothing is lost; "shift" gives up the oldest whole turns, keeps what comes before them, and
                    computes the rest anew
+        speculate  where a text repeats itself, compute what followed last time beside the next token; no answer
+                   changes by it. True: where it pays; "always" is for tests
         """
         from .session import Session
 
@@ -300,7 +303,9 @@ class Model:
         variables = {**(template or {}), **(self._thinking.variables(think) if think is not None else {})}
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)
-        return Session(self, out[0], history, template=variables, when_full=when_full)
+        session = Session(self, out[0], history, template=variables, when_full=when_full)
+        session.speculate = speculate
+        return session
 
     def resume(self, path: str | os.PathLike) -> "Session":
         """

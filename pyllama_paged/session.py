@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "Sync"]
 
+_SPECULATE = {False: lib.PLP_SPECULATE_OFF, True: lib.PLP_SPECULATE_ON, "always": lib.PLP_SPECULATE_ALWAYS}
+
 
 @dataclass(frozen=True)
 class Sync:
@@ -73,6 +75,7 @@ class Session:
         self._cancel_lock = threading.Lock()        # so that no cancel outlives the work it was meant for
         self._inside = self._cancelled = False
         self._characters = Characters()             # may hold half a character between two answers
+        self._speculate: bool | str = False
         model._sessions.add(self)
 
     # ---- closing
@@ -203,7 +206,7 @@ class Session:
             call(lib.plp_session_fork, out, self.pointer)
             twin = Session(self.model, out[0], [dict(m) for m in self.messages], template=self.template, when_full=self._when_full)
             twin._known = dict(self._known)
-            twin._unfinished = self._unfinished
+            twin._unfinished, twin._speculate = self._unfinished, self._speculate
             twin._splitter = self._splitter.copy() if self._splitter else None
             if self.prefix is not None:
                 self.prefix.adopt(twin)
@@ -390,6 +393,27 @@ class Session:
     def think(self, setting: bool | str | None) -> None:
         changes = self.model._thinking.variables(setting)
         self.template = {name: value for name, value in self.template.items() if name not in SWITCHES} | changes
+
+    # ---- speculation
+
+    @property
+    def speculate(self) -> bool | str:
+        """Whether tokens are guessed and computed ahead (see `Model.session`); may be changed at any time."""
+        return self._speculate
+
+    @speculate.setter
+    def speculate(self, setting: bool | str) -> None:
+        if setting not in _SPECULATE:
+            raise InvalidArgument(f"speculate={setting!r} is not known; it is False, True or 'always'")
+        with self._gate:
+            call(lib.plp_session_speculate, self.pointer, _SPECULATE[setting])
+            self._speculate = setting
+
+    def _drafts(self) -> tuple[int, int]:
+        """Tokens computed ahead so far, and those of them that came true."""
+        drafted, accepted = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        lib.plp_session_drafts(self.pointer, drafted, accepted)
+        return drafted[0], accepted[0]
 
     # ---- the context limit
 

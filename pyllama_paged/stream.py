@@ -41,6 +41,8 @@ class Stats:
     reused_tokens: int = 0          #: of these, how many had not to be computed again
     dropped_tokens: int = 0         #: old tokens given up because the timeline changed there
     answer_tokens: int = 0          #: the end token included
+    drafted_tokens: int = 0         #: guessed and computed beside the others (`Model.session(speculate=True)`)
+    accepted_tokens: int = 0        #: of these, how many came true and needed no step
     prompt_seconds: float = 0.0
     answer_seconds: float = 0.0
 
@@ -98,6 +100,7 @@ class Stream:
         self._splitter = splitter                   # keeps reasoning apart
         self._marks: Mapping[int, str] = session.model._thinking.tokens if splitter else {}     # its control tokens
         self._ready: deque[str] = deque()           # split, not yet handed out
+        self._drafts = session._drafts()            # before this answer
         self._ended = ended                         # told once, with the answer, when nothing more comes
         self._owner = None if exclusive else threading.get_ident()
         self.cancelled = False
@@ -144,6 +147,8 @@ class Stream:
         answer.tokens.append(token)
         answer.logprobs.append(logprob)
         answer.stats.answer_tokens += 1
+        drafted, accepted = session._drafts()
+        answer.stats.drafted_tokens, answer.stats.accepted_tokens = drafted - self._drafts[0], accepted - self._drafts[1]
         if session.model.vocab.ends(token):
             self._last("stop")
         elif token in self._marks:

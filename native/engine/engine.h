@@ -5,6 +5,7 @@
  * session.c    one timeline: feed, rewind, fork, tokens, sampling
  * reuse.c      sync: what of a timeline is already there; publishing sealed blocks
  * step.c       batches: several callers' steps combined, KV reserved, the forward pass, KV committed
+ * guess.c      tokens that may follow, computed beside the one that is there
  * spill.c      idle sessions' blocks to a file and back
  * pin.c        pinned prefixes           files.c    prefix and session files           look.c   those without an engine
  * ledger.c     what the pool holds, re-counted
@@ -29,6 +30,8 @@
 #define PLP_FIRST_CHUNK 128u            /*   the first one, */
 #define PLP_CHUNK_STEP 32u              /*   then multiples of this */
 #define PLP_CHUNK_NS 1000000000ull      /*   that take about so long: Ctrl-C waits for one */
+#define PLP_MAX_GUESSES 5u              /* with the token before them as many as kernels stream (x86: STREAM_TOKENS) */
+#define PLP_MAX_MATCH 8u                /* tokens; a longer match promises nothing more */
 
 /* What one session wants of a step, and what came of it. */
 typedef struct plp_request {
@@ -48,6 +51,17 @@ typedef struct plp_spilled {
     uint32_t group, index, cls;
     uint64_t place;
 } plp_spilled;
+
+/* What is guessed to follow the timeline (guess.c). */
+typedef struct plp_guess {
+    int32_t   mode;                     /* PLP_SPECULATE_* */
+    uint32_t  match;                    /* tokens at the timeline's end that occurred before */
+    uint32_t  n, n_ahead, n_fed;        /* guesses; the first n_ahead are computed; the first n_fed have come true */
+    int32_t   ids[PLP_MAX_GUESSES];
+    float    *logits;                   /* [PLP_MAX_GUESSES][n_vocab], allocated at the first guess */
+    float     rate[PLP_MAX_MATCH + 1];  /* how often the guess after a match of this length comes true */
+    uint64_t  n_drafted, n_accepted;
+} plp_guess;
 
 struct plp_session {
     plp_engine  *engine;                /* outlives the session, perhaps as a closed shell */
@@ -71,6 +85,7 @@ struct plp_session {
 
     float       *logits;                /* [n_vocab], allocated at the first step */
     bool         has_logits;
+    plp_guess    guess;
     plp_rng      rng;
     uint64_t     seed;                  /* that rng began with */
     bool         rng_seeded;
@@ -118,6 +133,7 @@ struct plp_engine {
     plp_session *sessions;
     uint64_t     next_pin;
     plp_counters counters;
+    float        one_token_ns, guess_price;     /* a step of one token; what a guess adds to it, as a share (guess.c) */
 
     /* Steps: callers queue up, the first becomes leader and serves whoever is there. */
     plp_request *queue, **queue_end;
@@ -153,6 +169,17 @@ plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error 
 /* n tokens remain in the timeline; lock held. With want_logits the last one is left to be computed again. */
 void       plp_session_cut(plp_session *s, uint32_t n, bool want_logits);
 plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n, plp_error *err);
+
+/* n more tokens have their KV stored: the tables follow, whole blocks are published, those behind a window dropped. Lock held. */
+void       plp_session_advance(plp_session *s, uint32_t n);
+
+/* Guesses; lock held. next: look them up for a step of one token; returns how many to compute with it. fed: the last n
+ * tokens are new. timed: a step of one token and so many guesses took this long. */
+void       plp_guess_init(plp_session *s);
+uint32_t   plp_guess_next(plp_session *s);
+void       plp_guess_forget(plp_session *s);
+void       plp_guess_fed(plp_session *s, uint32_t n);
+void       plp_guess_timed(plp_engine *e, uint32_t n_guesses, uint64_t ns);
 
 /* Spill the session idle longest, never `not_this`; *freed is 0 if there is none. Lock held, as for the others. */
 plp_status plp_spill_idle(plp_engine *e, const plp_session *not_this, uint64_t *freed, plp_error *err);

@@ -41,6 +41,7 @@ plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err)
     if (e->sessions)
         e->sessions->before = s;
     e->sessions = s;
+    plp_guess_init(s);
     for (uint32_t g = 0; g < e->model->n_groups; g++)
         plp_table_init(&s->table[g], plp_group_len(e, g), plp_open_class(e, g));
     *out = s;
@@ -66,6 +67,7 @@ void plp_session_unmake(plp_session *s)
     }
     plp_free(s->tokens);
     plp_free(s->logits);
+    plp_free(s->guess.logits);
     plp_free(s->sample_work);
     plp_free(s->note);
     plp_free(s);
@@ -106,6 +108,8 @@ plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error 
             goto undo;
     f->n_computed = s->n_computed;
     f->n_published = s->n_published;
+    f->guess.mode = s->guess.mode;
+    memcpy(f->guess.rate, s->guess.rate, sizeof f->guess.rate);
     /* The generator is not copied: a fork is there to go another way, by the seed it is given. */
     if (s->has_logits) {
         const size_t bytes = e->model->n_vocab * sizeof *f->logits;
@@ -198,6 +202,7 @@ void plp_session_cut(plp_session *s, uint32_t n, bool want_logits)
     const plp_engine *e = s->engine;
     uint32_t stored = n < s->n_computed ? n : s->n_computed;
 
+    plp_guess_forget(s);
     if (n == s->n_tokens && s->n_computed == n && !want_logits)
         return;
     /* Logits belong to the last token: after a cut it is computed again. */
@@ -233,6 +238,8 @@ plp_status plp_session_feed(plp_session *s, const int32_t *tokens, uint32_t n, p
     if (status < 0)
         return status;
     status = n && !tokens ? plp_fail(err, PLP_E_ARG, "feed: %u tokens, but no array", n) : plp_session_append(s, tokens, n, err);
+    if (status == PLP_OK)
+        plp_guess_fed(s, n);
     plp_session_leave(s);
     return status;
 }

@@ -63,6 +63,7 @@ static plp_status spill_session(plp_session *s, plp_error *err)
     const uint32_t n = count_own(s);
     plp_status status = PLP_OK;
 
+    plp_guess_forget(s);
     /* Blocks reserved for tokens that did not come hold nothing. */
     for (uint32_t g = 0; g < e->model->n_groups; g++)
         plp_table_rewind(&s->table[g], e->pool, s->n_computed);

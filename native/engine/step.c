@@ -143,24 +143,32 @@ static uint32_t kept_from(const plp_engine *e, uint32_t group, uint32_t n)
     return g->window && from > g->window ? from - g->window : 0;
 }
 
+void plp_session_advance(plp_session *s, uint32_t n)
+{
+    plp_engine *e = s->engine;
+
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        plp_table_advance(&s->table[g], n);
+    s->n_computed += n;
+    e->counters.tokens_computed += n;
+    s->has_logits = s->n_computed == s->n_tokens;
+    plp_session_publish(s);
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        plp_table_drop_before(&s->table[g], e->pool, kept_from(e, g, s->n_computed));
+}
+
 static void commit(plp_engine *e, plp_request *r)
 {
     plp_session *s = r->session;
 
     for (uint32_t g = 0; g < e->model->n_groups; g++) {
         const uint32_t first = s->n_computed / plp_group_len(e, g), sealing = n_sealing(e, s, g, r->n_tok);
-        plp_table_advance(&s->table[g], r->n_tok);
         for (uint32_t i = 0; i < sealing; i++)
             plp_table_replace(&s->table[g], e->pool, first + i, r->sealed[g][i]);
     }
     e->counters.blocks_sealed += n_sealing(e, s, 0, r->n_tok);
-    s->n_computed += r->n_tok;
-    e->counters.tokens_computed += r->n_tok;
     s->last_used = e->counters.steps;
-    s->has_logits = s->n_computed == s->n_tokens;
-    plp_session_publish(s);
-    for (uint32_t g = 0; g < e->model->n_groups; g++)
-        plp_table_drop_before(&s->table[g], e->pool, kept_from(e, g, s->n_computed));
+    plp_session_advance(s, r->n_tok);
 }
 
 /* ---- a batch ---- */
@@ -198,10 +206,23 @@ static void finish(plp_request *r, plp_status status)
     r->done = true;
 }
 
-/* Fill the batch from requests whose KV could be reserved; the others are finished with their error. */
-static void fill(plp_engine *e, uint32_t n_requests, plp_batch *b)
+/* One more token to the batch; its logits to `out`, unless that is NULL. */
+static void add_token(plp_engine *e, plp_batch *b, int32_t id, uint32_t pos, float *out)
 {
-    uint32_t kept = 0;
+    if (out) {
+        e->out_rows[b->n_out] = (int32_t)b->n_tok;
+        e->out[b->n_out++] = out;
+    }
+    e->ids[b->n_tok] = id;
+    e->pos[b->n_tok++] = (int32_t)pos;
+}
+
+/* Fill the batch from requests whose KV could be reserved; the others are finished with their error. A session alone
+ * in its batch may have guesses computed, whose number is returned. */
+static uint32_t fill(plp_engine *e, uint32_t n_requests, plp_batch *b)
+{
+    const size_t n_vocab = e->model->n_vocab;
+    uint32_t kept = 0, n_guesses = 0;
 
     *b = (plp_batch){ .ids = e->ids, .pos = e->pos, .seq = e->seqs, .out_rows = e->out_rows, .out = e->out };
     for (uint32_t i = 0; i < n_requests; i++) {
@@ -213,24 +234,26 @@ static void fill(plp_engine *e, uint32_t n_requests, plp_batch *b)
             continue;
         }
         e->batch[kept++] = r;
-        e->seqs[b->n_seq++] = (plp_seq){ .row0 = b->n_tok, .n_tok = r->n_tok, .pos0 = s->n_computed,
+        plp_guess_forget(s);
+        if (n_requests == 1 && !r->logits)
+            n_guesses = plp_guess_next(s);
+        e->seqs[b->n_seq++] = (plp_seq){ .row0 = b->n_tok, .n_tok = r->n_tok + n_guesses, .pos0 = s->n_computed,
                                          .sealed = (void *const *const *)s->sealed, .open = (void *const *const *)s->open };
-        for (uint32_t t = 0; t < r->n_tok; t++, b->n_tok++) {
-            e->ids[b->n_tok] = s->tokens[s->n_computed + t];
-            e->pos[b->n_tok] = (int32_t)(s->n_computed + t);
-            const bool last = s->n_computed + t + 1 == s->n_tokens;
-            if (!r->logits && !last)
-                continue;
-            e->out_rows[b->n_out] = (int32_t)b->n_tok;
-            e->out[b->n_out++] = r->logits ? r->logits + (size_t)t * e->model->n_vocab : s->logits;
+        for (uint32_t t = 0; t < r->n_tok; t++) {
+            const uint32_t at = s->n_computed + t;
+            add_token(e, b, s->tokens[at], at, r->logits ? r->logits + (size_t)t * n_vocab : at + 1 == s->n_tokens ? s->logits : NULL);
         }
+        for (uint32_t t = 0; t < n_guesses; t++)
+            add_token(e, b, s->guess.ids[t], s->n_tokens + t, s->guess.logits + (size_t)t * n_vocab);
     }
+    return n_guesses;
 }
 
 static void refuse_all(plp_engine *e, uint32_t n, plp_status status, const plp_error *error)
 {
     for (uint32_t i = 0; i < n; i++) {
         plp_session *s = e->batch[i]->session;
+        plp_guess_forget(s);
         for (uint32_t g = 0; g < e->model->n_groups; g++) {
             plp_table_rewind(&s->table[g], e->pool, s->n_computed);
             for (uint32_t k = 0; k < n_sealing(e, s, g, e->batch[i]->n_tok); k++)
@@ -258,7 +281,7 @@ static void serve(plp_engine *e)
     plp_status status;
     plp_batch b;
 
-    fill(e, n_requests, &b);
+    const uint32_t n_guesses = fill(e, n_requests, &b);
     if (b.n_seq == 0)
         return;
     plp_mutex_unlock(e->lock);
@@ -273,8 +296,11 @@ static void serve(plp_engine *e)
         refuse_all(e, b.n_seq, status, &error);
         return;
     }
+    const uint64_t took = plp_now_ns() - began;
+    if (b.n_tok == 1 + n_guesses)
+        plp_guess_timed(e, n_guesses, took);
     e->counters.steps++;
-    set_pace(e, b.n_tok, plp_now_ns() - began);
+    set_pace(e, b.n_tok, took);
     for (uint32_t i = 0; i < b.n_seq; i++) {
         plp_request *r = e->batch[i];
         plp_session *s = r->session;
@@ -289,6 +315,8 @@ static void serve(plp_engine *e)
 static void run(plp_engine *e, plp_request *r, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
+        if (r[i].done)
+            continue;
         r[i].next = NULL;
         *e->queue_end = &r[i];
         e->queue_end = &r[i].next;
@@ -357,18 +385,19 @@ plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err)
     if (!r)
         return plp_fail(err, PLP_E_NOMEM, "step: no memory for %u sessions", n);
     for (; entered < n; entered++) {
+        bool there = false;                 /* its last tokens were guessed, so it has their logits */
         if ((status = plp_session_enter(s[entered], err)) < 0)
             break;
         plp_mutex_unlock(s[entered]->engine->lock);
         if (s[entered]->engine != s[0]->engine)
             status = plp_fail(err, PLP_E_ARG, "step: session %u belongs to another model than session 0", entered);
-        else if (s[entered]->n_computed == s[entered]->n_tokens)
+        else if ((there = s[entered]->n_computed == s[entered]->n_tokens) && s[entered]->guess.mode == PLP_SPECULATE_OFF)
             status = plp_fail(err, PLP_E_ARG, "step: session %u has nothing to compute", entered);
         if (status < 0) {
             entered++;
             break;
         }
-        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->pace };
+        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->pace, .done = there };
     }
     if (status == PLP_OK && n) {
         plp_engine *e = s[0]->engine;

@@ -288,6 +288,13 @@ PLP_API plp_status plp_session_step(plp_session *s, uint32_t *n_pending, plp_err
 /* As step, writing the logits of every token computed to `logits` [n_done][n_vocab] (cap in rows). */
 PLP_API plp_status plp_session_step_logits(plp_session *s, float *logits, uint32_t cap, uint32_t *n_done,
                                            uint32_t *n_pending, plp_error *err);
+/* Speculation: where the end of the timeline occurred before, a step of one token also computes a few of the tokens that
+ * followed there, and feeding those then needs no step. Changes no logit, no draw, no block; models with running
+ * states and steps of several sessions do without. */
+enum plp_speculate { PLP_SPECULATE_OFF = 0, PLP_SPECULATE_ON = 1 /* where it pays */, PLP_SPECULATE_ALWAYS = 2 /* tests */ };
+PLP_API plp_status plp_session_speculate(plp_session *s, int32_t mode, plp_error *err);
+/* Tokens so computed, and how many of them were then fed. */
+PLP_API void       plp_session_drafts(plp_session *s, uint64_t *n_drafted, uint64_t *n_accepted);
 /* Logits after the last computed token, [n_vocab]; NULL while tokens are pending or there are none.
  * Valid until the next call on this session. */
 PLP_API const float *plp_session_logits(plp_session *s);
@@ -306,7 +313,8 @@ PLP_API uint32_t   plp_session_n_computed(plp_session *s);
 PLP_API plp_status plp_session_tokens(plp_session *s, int32_t *out, uint32_t cap, uint32_t *n, plp_error *err);
 PLP_API void       plp_session_get_memory(plp_session *s, plp_session_memory *out);
 
-/* One step for several sessions in one batch (parallel samples, beams). Each needs pending tokens. */
+/* One step for several sessions in one batch (parallel samples, beams). Each needs pending tokens, unless it speculates:
+ * then they may be computed already. */
 PLP_API plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err);
 
 /* ---- prefixes and files ------------------------------------------------------------------- */

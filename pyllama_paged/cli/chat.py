@@ -98,9 +98,11 @@ def command(*names: str):
 class Chat:
     """A conversation, its settings, and what the slash commands do to them."""
 
-    def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool, think: bool | str | None = None):
+    def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool, think: bool | str | None = None,
+                 speculate: bool = False):
         self.model = model
         self.think = think
+        self.speculate = speculate
         self.settings = settings
         self.max_tokens = max_tokens
         self.interactive = interactive
@@ -115,11 +117,12 @@ class Chat:
 
     def add(self, session) -> None:
         """A further conversation, which becomes the current one."""
+        session.speculate = self.speculate
         self.sessions.append(session)
         self.current, self.last = len(self.sessions) - 1, None
 
     def _session(self, messages: list[dict]):
-        return self.model.session(messages=messages, think=self.think, when_full="shift")
+        return self.model.session(messages=messages, think=self.think, when_full="shift", speculate=self.speculate)
 
     # ---- talking
 
@@ -266,6 +269,8 @@ class Chat:
         rows = [("prompt", f"{s.prompt_tokens:,} tokens, {s.reused_tokens:,} reused; "
                            f"{s.prompt_tokens - s.reused_tokens:,} computed in {s.prompt_seconds:.2f} s ({looks.rate(s.prompt_rate)}/s)"),
                 ("answer", f"{s.answer_tokens:,} tokens in {s.answer_seconds:.2f} s ({looks.rate(s.answer_rate)}/s); ended by: {self.last.finish}")]
+        if s.drafted_tokens:
+            rows.append(("guessed", f"{s.drafted_tokens:,} tokens computed ahead, of which {s.accepted_tokens:,} came true"))
         if s.dropped_tokens:
             rows.insert(1, ("given up", f"{s.dropped_tokens:,} tokens, because the conversation changed there"))
         self.figures(rows)
@@ -283,7 +288,7 @@ def chat(args) -> int:
     settings = sampling(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
     with open_model(args) as model:
-        talk = Chat(model, settings, args.system, limit, interactive, thought(args.think))
+        talk = Chat(model, settings, args.system, limit, interactive, thought(args.think), args.speculate == "on")
         if interactive:
             _greet(model)
             source = _Terminal({name: "" for name, (_f, first) in _COMMANDS.items() if name == first})

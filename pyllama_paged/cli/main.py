@@ -42,7 +42,7 @@ def _model_options(p: argparse.ArgumentParser) -> None:
     g.add_argument("--mlock", action="store_true", help="keep the weights from being paged out")
 
 
-def _talk_options(p: argparse.ArgumentParser, temperature: float, repeat_penalty: float) -> None:
+def _talk_options(p: argparse.ArgumentParser, temperature: float, repeat_penalty: float, speculate: str) -> None:
     g = p.add_argument_group("answer")
     g.add_argument("-n", "--max-tokens", "--n-predict", dest="max_tokens", type=int, default=-1, metavar="N",
                    help="the most tokens of an answer (default: -1, until it is done)")
@@ -56,6 +56,8 @@ def _talk_options(p: argparse.ArgumentParser, temperature: float, repeat_penalty
     g.add_argument("--typical-p", type=float, default=1.0, metavar="X", help="default: 1, off")
     g.add_argument("--repeat-penalty", type=float, default=repeat_penalty, metavar="X", help=f"1: off (default: {repeat_penalty})")
     g.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same text (default: 0)")
+    g.add_argument("--speculate", choices=("on", "off"), default=speculate,
+                   help=f"compute what followed last time ahead, where text repeats itself and it pays; the answer stays the same (default: {speculate})")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 
     c = commands.add_parser("chat", help="talk to a model", description="Talk to a model. Piped input is answered line by line.")
     _model_options(c)
-    _talk_options(c, 0.3, 1.1)        # small models repeat themselves otherwise
+    _talk_options(c, 0.3, 1.1, "on")        # small models repeat themselves otherwise
 
     c = commands.add_parser("run", help="answer one prompt", description="Answer one prompt and leave. Piped text comes before the prompt.")
     _model_options(c)
@@ -73,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("-f", "--file", metavar="FILE", help="take the prompt from a file (-: standard input)")
     c.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
     c.add_argument("--json", action="store_true", help="print one JSON object with the answer and the figures")
-    _talk_options(c, 0.0, 1.0)
+    _talk_options(c, 0.0, 1.0, "off")
 
     c = commands.add_parser("inspect", help="look into a GGUF file", description="Show what a GGUF file holds; damaged files as far as they can be read.")
     c.add_argument("file", metavar="FILE", help="a GGUF file, or the name of a model that is here")

@@ -47,7 +47,7 @@ def _prompt(args) -> str:
 def run(args) -> int:
     prompt = _prompt(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
-    with open_model(args) as model, model.session(system=args.system, think=thought(args.think)) as session:
+    with open_model(args) as model, model.session(system=args.system, think=thought(args.think), speculate=args.speculate == "on") as session:
         ask = session.complete if args.raw else session.stream
         with ask(prompt, max_tokens=limit, sampling=sampling(args)) as stream:
             if args.json:
@@ -80,6 +80,7 @@ def _report(args, model, stream) -> dict:
             "completion_tokens": stats.answer_tokens,
             "total_tokens": stats.prompt_tokens + stats.answer_tokens,
             "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
+            "speculation": {"drafted_tokens": stats.drafted_tokens, "accepted_tokens": stats.accepted_tokens},
         },
         "timings": {
             "prompt_seconds": round(stats.prompt_seconds, 6),

@@ -61,6 +61,8 @@ def test_run(command, makers, tmp_path):
     assert out["text"] == "One two three" and out["finish"] == "stop" and out["model"] == "p.gguf"
     assert out["usage"]["total_tokens"] == out["usage"]["prompt_tokens"] + out["usage"]["completion_tokens"]
     assert out["usage"]["completion_tokens"] == 4 and out["memory"]["kv_resident"] > 0
+    assert out["usage"]["speculation"] == {"drafted_tokens": 0, "accepted_tokens": 0}
+    assert command("run", path, "-p", "count", "--speculate", "on").stdout == "One two three\n"
 
 
 def test_reasoning_is_not_in_what_other_programs_get(command, makers, tmp_path):
