@@ -169,7 +169,7 @@ static void run(plp_gpu_device *d, const plp_gpu_command *list, uint32_t n, size
         launch_all(c, list, n);
 }
 
-static plp_status wait(plp_gpu_device *d, plp_error *err)
+static plp_status wait_done(plp_gpu_device *d, plp_error *err)
 {
     cuda *c = (cuda *)d;
     check(c, cudaStreamSynchronize(c->stream), "wait");
@@ -197,7 +197,7 @@ static void cuda_close(plp_gpu_device *d)
 
 static const plp_gpu_driver driver = {
     .name = "cuda", .close = cuda_close, .memory = memory, .release = release, .staging = staging, .weights = weights,
-    .run = run, .wait = wait, .write = put, .read = get,
+    .run = run, .wait = wait_done, .write = put, .read = get,
 };
 
 /* Whatever cudaGetDeviceCount says other than success means that there is no GPU to be had. */

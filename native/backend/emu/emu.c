@@ -62,7 +62,7 @@ static void run(plp_gpu_device *d, const plp_gpu_command *list, uint32_t n, size
     }
 }
 
-static plp_status wait(plp_gpu_device *d, plp_error *err)
+static plp_status wait_done(plp_gpu_device *d, plp_error *err)
 {
     emu *e = (emu *)d;
     if (e->failure.status < 0 && err)
@@ -75,7 +75,7 @@ static void get(plp_gpu_device *d, void *host, const void *address, size_t n_byt
 
 static const plp_gpu_driver driver = {
     .name = "emu", .close = emu_close, .memory = memory, .release = release, .staging = staging, .weights = weights,
-    .run = run, .wait = wait, .write = put, .read = get,
+    .run = run, .wait = wait_done, .write = put, .read = get,
 };
 
 plp_status plp_emu_backend_open(plp_backend **out, plp_error *err)

@@ -254,7 +254,7 @@ static void run(plp_gpu_device *d, const plp_gpu_command *list, uint32_t n, size
 }
 
 /* The queue runs in order: the last one's end is everybody's. */
-static plp_status wait(plp_gpu_device *d, plp_error *err)
+static plp_status wait_done(plp_gpu_device *d, plp_error *err)
 {
     metal *m = (metal *)d;
     if (m->last) {
@@ -277,7 +277,7 @@ static void metal_close(plp_gpu_device *d)
 {
     metal *m = (metal *)d;
     void *pool = rt.pool_push();
-    wait(d, NULL);
+    wait_done(d, NULL);
     while (m->n_regions)
         release_object(m->regions[--m->n_regions].buffer);
     for (int i = 0; i < N_KERNELS; i++)
@@ -293,7 +293,7 @@ static void metal_close(plp_gpu_device *d)
 
 static const plp_gpu_driver driver = {
     .name = "metal", .close = metal_close, .memory = memory, .release = release, .staging = staging, .weights = weights,
-    .run = run, .wait = wait, .write = put, .read = get,
+    .run = run, .wait = wait_done, .write = put, .read = get,
 };
 
 static plp_status compile(metal *m, plp_error *err)

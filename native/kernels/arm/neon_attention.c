@@ -11,6 +11,7 @@
  */
 #include "kernels/arm/arm.h"
 #include "kernels/arm/vector.h"
+#include "kernels/ref/ref.h"
 
 enum { UNIT = 16, MAX_TOGETHER = 4 };
 
