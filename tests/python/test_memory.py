@@ -81,7 +81,8 @@ def test_weights_stay_in_the_file(script, smol_path):
     assert hello(script, smol_path, 512)["dirty"] == 0
 
 
-def test_opening_and_closing_again_and_again(script, tiny_path):
+@pytest.mark.parametrize("path", ["tiny_path", "smol_path"])
+def test_opening_and_closing_again_and_again(script, request, path):
     out = json.loads(script(RSS + """
 import gc
 def handles():
@@ -102,7 +103,7 @@ for i in range(50):
 with open("/proc/self/maps") as f:
     mapped = sys.argv[1] in f.read()
 print(json.dumps(dict(growth=figures[49] - figures[4], mapped=mapped, same=handles() == start)))
-""", tiny_path))
+""", request.getfixturevalue(path)))
     assert out["growth"] < 2 * MB and not out["mapped"] and out["same"], out
 
 
