@@ -318,16 +318,19 @@ class ChatTemplate:
             raise TemplateError(f"the chat template does not compile: {_reason(problem)}") from None
 
     @functools.cached_property
+    def _tree(self) -> nodes.Template:
+        return self._sandbox.parse(self.source)
+
+    @functools.cached_property
     def variables(self) -> frozenset[str]:
         """What it takes besides the messages: `enable_thinking` and the like."""
-        return frozenset(jinja2.meta.find_undeclared_variables(self._sandbox.parse(self.source)))
+        return frozenset(jinja2.meta.find_undeclared_variables(self._tree))
 
     @functools.cached_property
     def words(self) -> frozenset[str]:
         """Attributes and strings in it: what it looks for in a message is among them."""
-        tree = self._sandbox.parse(self.source)
-        return frozenset(n.attr for n in tree.find_all(nodes.Getattr)) | \
-            frozenset(n.value for n in tree.find_all(nodes.Const) if isinstance(n.value, str))
+        return frozenset(n.attr for n in self._tree.find_all(nodes.Getattr)) | \
+            frozenset(n.value for n in self._tree.find_all(nodes.Const) if isinstance(n.value, str))
 
     def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
         """

@@ -108,6 +108,7 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
     if (e->paced)
         e->options.chunk_len = PLP_PACED_CHUNK;
     e->pace = e->paced ? PLP_FIRST_CHUNK : e->options.chunk_len;
+    plp_guess_start(e);
     e->max_tokens = e->options.chunk_len > PLP_LOGIT_ROWS ? e->options.chunk_len : PLP_LOGIT_ROWS;
     const plp_model_options mo = { .max_tokens = e->max_tokens, .block_len = e->options.block_len,
                                    .kv_format = e->options.kv_format, .context_limit = e->options.context_limit };

@@ -173,9 +173,10 @@ plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n,
 /* n more tokens have their KV stored: the tables follow, whole blocks are published, those behind a window dropped. Lock held. */
 void       plp_session_advance(plp_session *s, uint32_t n);
 
-/* Guesses; lock held. next: look them up for a step of one token; returns how many to compute with it. fed: the last n
+/* Guesses; lock held. start, init: what is assumed at first, of steps and of a session. next: look them up for a step of one token; returns how many to compute with it. fed: the last n
  * tokens are new. timed: a step of one token and so many guesses took this long. */
-void       plp_guess_init(plp_session *s);
+void       plp_guess_start(plp_engine *e);
+void       plp_guess_init(plp_guess *g);
 uint32_t   plp_guess_next(plp_session *s);
 void       plp_guess_forget(plp_session *s);
 void       plp_guess_fed(plp_session *s, uint32_t n);

@@ -146,12 +146,12 @@ void plp_guess_timed(plp_engine *e, uint32_t n_guesses, uint64_t ns)
 
 /* ---- settings ---- */
 
-void plp_guess_init(plp_session *s)
+void plp_guess_start(plp_engine *e) { e->guess_price = FIRST_PRICE; }
+
+void plp_guess_init(plp_guess *g)
 {
     for (uint32_t i = 0; i <= PLP_MAX_MATCH; i++)
-        s->guess.rate[i] = FIRST_RATE;
-    if (s->engine->guess_price == 0)
-        s->engine->guess_price = FIRST_PRICE;
+        g->rate[i] = FIRST_RATE;
 }
 
 plp_status plp_session_speculate(plp_session *s, int32_t mode, plp_error *err)

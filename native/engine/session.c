@@ -41,7 +41,7 @@ plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err)
     if (e->sessions)
         e->sessions->before = s;
     e->sessions = s;
-    plp_guess_init(s);
+    plp_guess_init(&s->guess);
     for (uint32_t g = 0; g < e->model->n_groups; g++)
         plp_table_init(&s->table[g], plp_group_len(e, g), plp_open_class(e, g));
     *out = s;

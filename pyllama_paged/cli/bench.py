@@ -98,9 +98,11 @@ def bench(args) -> int:
     def said(line: str) -> None:
         print(looks.clean(line), file=sys.stderr, flush=True)
 
+    settings = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(args).items()
+                if key not in ("command", "kind", "json", "save", "wait", "peer_python")}
     # A record may be published: it names the model's file, not the folders of whoever ran it.
-    settings = {key: list(value) if isinstance(value, tuple) else os.path.basename(value) if key == "name" and os.path.exists(value) else value
-                for key, value in vars(args).items() if key not in ("command", "kind", "json", "save", "wait", "peer_python")}
+    if os.path.exists(settings.get("name", "")):
+        settings["name"] = os.path.basename(settings["name"])
     if args.kind == "kernels":
         from ..bench import kernels, machine
 

@@ -144,6 +144,20 @@ INLINE __m512 erf16(__m512 x)
 
 INLINE __m512 lane_of(__m128 v, const int i) { return _mm512_broadcastss_ps(_mm_permute_ps(v, i * 0x55)); }
 
+INLINE __m512i add_pairs_32(__m512i a, __m512i b)
+{
+    return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+}
+INLINE __m512i add_pairs_64(__m512i a, __m512i b)
+{
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+/* In each 128-bit lane: the sums of that lane of v[0..3]. */
+INLINE __m512i add_lanes(const __m512i v[4])
+{
+    return add_pairs_64(add_pairs_32(v[0], v[1]), add_pairs_32(v[2], v[3]));
+}
+
 /* Lane i: the largest of v[i]. */
 INLINE __m128 most4(const __m512 v[4])
 {

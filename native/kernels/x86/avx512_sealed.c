@@ -29,12 +29,11 @@ typedef struct queries {
 /* Packing 64 channels leaves dword j of 16 at place 4 * (j % 4) + j / 4, and there it stays. */
 INLINE size_t dword_at(size_t j) { return 4 * ((j & ~(size_t)15) + j % 4 * 4 + j % 16 / 4); }
 
+/* Lane i: the sum of v[i]. */
 INLINE __m128i sum4(const __m512i v[4])
 {
-    const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-    const __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-    const __m512i c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64(c, 1));
+    const __m512i lanes = add_lanes(v);
+    const __m256i d = _mm256_add_epi32(_mm512_castsi512_si256(lanes), _mm512_extracti64x4_epi64(lanes, 1));
     return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
 }
 

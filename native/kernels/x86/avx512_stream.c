@@ -297,20 +297,6 @@ INLINE weights load_q6_k(const uint8_t *p)
 
 /* ---- dot products ------------------------------------------------------------------------- */
 
-INLINE __m512i add_pairs_32(__m512i a, __m512i b)
-{
-    return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-}
-INLINE __m512i add_pairs_64(__m512i a, __m512i b)
-{
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-}
-/* In each 128-bit lane: the sums of that lane of v[0..3]. */
-INLINE __m512i add_lanes(const __m512i v[4])
-{
-    return add_pairs_64(add_pairs_32(v[0], v[1]), add_pairs_32(v[2], v[3]));
-}
-
 /* -128 * sum(q), shifted to the weights' own offset. */
 INLINE __m512i offset_of(const int type, __m512i x)
 {
