@@ -22,10 +22,12 @@ from .sampling import Sampling
 from .session import Session, Sync
 from .store import PrefixStore
 from .stream import Answer, AsyncStream, Stats, Stream
+from .toolcalls import ToolCall
 from .vocab import Vocab, VocabInfo
 
 __version__ = _text_of(_lib.plp_version())
 __all__ = [
     "Answer", "AsyncStream", "Continuation", "Counters", "Memory", "Model", "ModelInfo", "Prefix", "PrefixStore",
-    "Reasoning", "Sampling", "Session", "SessionMemory", "Several", "Sharing", "Stats", "Stream", "Sync", "Vocab", "VocabInfo", "errors", "__version__", *_errors,
+    "Reasoning", "Sampling", "Session", "SessionMemory", "Several", "Sharing", "Stats", "Stream", "Sync", "ToolCall", "Vocab", "VocabInfo",
+    "errors", "__version__", *_errors,
 ]

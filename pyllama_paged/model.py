@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ._native import Handle, call, ffi, lib, text_of
 from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
 from .memory import Counters, Memory, parse_bytes
+from .messages import shaped, unreadable
 from .stream import Opening
 from .vocab import Vocab, token_array
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .store import PrefixStore
     from .template import ChatTemplate
+    from .toolcalls import Calls
 
 __all__ = ["Model", "ModelInfo"]
 
@@ -257,6 +259,17 @@ class Model:
         """Whether this model marks its reasoning, so that answers come with it apart (`Answer.reasoning`)."""
         return self._thinking.form is not None
 
+    @cached_property
+    def _calls(self) -> "Calls":
+        from .toolcalls import Calls
+
+        return Calls(self.template, self.vocab)
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether this model is told about tools by its template, and its calls are recognised (`Answer.tool_calls`)."""
+        return self._calls.taken and self._calls.read
+
     def _chat_tokens(self, messages, known: dict[str, list[int]], variables) -> "tuple[list[int], Opening]":
         """
         The tokens, and what an answer continues.
@@ -266,7 +279,13 @@ class Model:
         """
         tokens: list[int] = []
         text, ids = "", []
-        parts = self.template.render(self._thinking.shaped(messages), **variables)
+        messages = self._thinking.shaped(shaped(messages, self.template))
+        try:
+            parts = self.template.render(messages, **self._calls.variables(variables))
+        except TemplateError as problem:
+            if (where := unreadable(messages)) is None:
+                raise
+            raise TemplateError(f"{problem} (the arguments of {where} are no JSON object)") from None
         for part in parts:
             if isinstance(part, int):
                 tokens.append(part)
@@ -277,18 +296,19 @@ class Model:
                 text = part
         if not tokens:
             raise TemplateError("the chat template makes nothing of these messages")
-        return tokens, Opening(text, ids, self._thinking.splitter(parts))
+        return tokens, Opening(text, ids, self._thinking.splitter(parts, self._calls.form(self._thinking.form, variables)))
 
     # ---- computing
 
-    def session(self, *, system: str | None = None, messages: Sequence[dict] = (), template: Mapping | None = None,
-                think: bool | str | None = None, when_full: Literal["stop", "shift"] = "stop",
+    def session(self, *, system: str | None = None, messages: Sequence[dict] = (), tools: Sequence[Any] | None = None,
+                template: Mapping | None = None, think: bool | str | None = None, when_full: Literal["stop", "shift"] = "stop",
                 speculate: Literal[False, True, "always"] = False) -> "Session":
         """
         A new conversation.
 
         messages   its history so far; `system` is a first message of that role
-        template   variables for the chat template, for every message: {"tools": [...]}
+        tools      functions that the model may call, as the OpenAI API describes them; its calls are `Answer.tool_calls`
+        template   further variables for the chat template, for every message
         think      reasoning on (True), off (False), or an effort ("low", "medium", "high"), as far as the model's
                    template has such a switch; None: as the template does by itself
         when_full  what happens at the context limit: "stop" raises `ContextFull`, or ends the answer, and
@@ -300,7 +320,9 @@ class Model:
         from .session import Session
 
         history = _with_system(system, messages)
-        variables = {**(template or {}), **(self._thinking.variables(think) if think is not None else {})}
+        variables = {**(template or {}), **({"tools": list(tools)} if tools else {}),
+                     **(self._thinking.variables(think) if think is not None else {})}
+        self._calls.variables(variables)            # which says so if there is no place for tools
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)
         session = Session(self, out[0], history, template=variables, when_full=when_full)

@@ -260,16 +260,17 @@ class Session:
         """
         Say something and stream the answer, as text pieces.
 
-        content     the user's words; or a message, or several; None: the last message is to be answered
+        content     the user's words; or a message, or several (results of tools: {"role": "tool", "tool_call_id": ...});
+                    None: the last message is to be answered
         max_tokens  None: until the model is done or the context is full
         stop        up to four strings that end the answer; they are not part of it
         sampling    or its settings by name: temperature=0.8, seed=1 ...
-        template    variables for the chat template: {"tools": [...]}
+        template    variables for the chat template: {"tools": [...]}, if they are not the session's
 
         If the template refuses the messages or they do not fit, the session stays as it was.
         """
         new = [content] if isinstance(content, Mapping) else \
-            [{"role": "user", "content": content}] if isinstance(content, str) else [dict(m) for m in content or ()]
+            [{"role": "user", "content": content}] if isinstance(content, str) else list(content or ())
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
         _check_count(max_tokens)
         with self._gate:
@@ -279,6 +280,7 @@ class Session:
                 raise InvalidArgument("there is nothing to answer: the conversation has no messages")
             variables = {**self.template, **(template or {})}
             tokens, opening = self.model._chat_tokens(history, self._known, variables)
+            history = [*back, *map(dict, new)]
             dropped: list[dict] = []
             try:
                 report = self.sync(tokens)
@@ -510,7 +512,8 @@ class Session:
             raise ModelFileError("the file's note is not that of a conversation")
         self.messages, self.template, self._known, self._when_full = messages, template, known, policy
         self._unfinished = tuple(unfinished) if unfinished is not None else None
-        self._splitter = self.model._thinking.restored(splitter) if splitter else None
+        thinking, calls = self.model._thinking, self.model._calls
+        self._splitter = thinking.restored(splitter, calls.form(thinking.form, template)) if splitter else None
 
     # ---- inside
 
@@ -569,15 +572,19 @@ class Session:
             self.messages = back
             return
         self.messages.append({"role": "assistant", "content": answer.text})
-        if answer.reasoning:
-            self.messages[-1]["reasoning_content"] = answer.reasoning
+        self._add(self.messages[-1], answer)
         self._remember(opening, answer)
+
+    def _add(self, message: dict, answer: Answer) -> None:
+        if answer.reasoning:
+            message["reasoning_content"] = message.get("reasoning_content", "") + answer.reasoning
+        if answer.tool_calls:
+            message["tool_calls"] = message.get("tool_calls", []) + [call.message() for call in answer.tool_calls]
 
     def _went_on(self, answer: Answer, opening: tuple[str, list[int]] | None) -> None:
         if opening is not None and self.messages and self.messages[-1].get("role") == "assistant":
-            last = self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + answer.text}
-            if answer.reasoning:
-                last["reasoning_content"] = last.get("reasoning_content", "") + answer.reasoning
+            self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + answer.text}
+            self._add(self.messages[-1], answer)
             self._remember(opening, answer)
 
     def _remember(self, opening: Sequence, answer: Answer) -> None:
@@ -586,7 +593,7 @@ class Session:
         if ids and vocab.ends(ids[-1]):
             ids.pop()
         text, tokens = opening[0] + answer.raw, opening[1] + ids
-        self._unfinished = (text, tokens) if answer.finish != "stop" else None
+        self._unfinished = (text, tokens) if answer.finish not in ("stop", "tool_calls") else None
         if vocab.detokenize_bytes(ids, control=True) == answer.raw.encode():
             self._known[text] = tokens
 

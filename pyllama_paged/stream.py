@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .errors import Cancelled, ContextFull
 from .reasoning import Reasoning, Splitter
 from .text import StopStrings
+from .toolcalls import ToolCall, id_of
 
 if TYPE_CHECKING:
     from .sampling import Sampling
@@ -62,12 +63,15 @@ class Answer:
     """
     What has been said so far, and how it ended.
 
-    finish   None while it goes on; then "stop" (the model, or a stop string, ended it), "length" (max_tokens or
-             the context limit), "cancelled", "interrupted" (the caller broke it off), "error"
+    finish   None while it goes on; then "stop" (the model, or a stop string, ended it), "tool_calls" (the model ended
+             it, and waits for what its calls return), "length" (max_tokens or the context limit), "cancelled",
+             "interrupted" (the caller broke it off), "error"
     """
 
     text: str = ""                  #: the answer itself
     reasoning: str = ""             #: what the model thought before it, where its marks are known (`Model.thinks`)
+    tool_calls: list[ToolCall] = field(default_factory=list)    #: what the model wants called, where tools are offered
+    call_problem: str | None = None     #: why something that began like a call is none; it is in `text` then
     raw: str = ""                   #: all that was said, with the marks that are text
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -84,7 +88,8 @@ class Answer:
 class Stream:
     """
     Iterate for the pieces (never half a character), or `read()` for the whole answer. Pieces of the model's
-    reasoning are of the type `Reasoning`, a str; stop strings are looked for in the answer alone.
+    reasoning are of the type `Reasoning`, whole calls of tools of the type `ToolCall`, both of them str; stop strings
+    are looked for in the answer alone.
 
     Leaving the loop early is fine: what was said stays in the session. The attributes of `Answer` can be read
     at any time: `stream.text`, `stream.finish`, `stream.stats`.
@@ -98,7 +103,8 @@ class Stream:
         self._stops = stops
         self._max_tokens = max_tokens
         self._splitter = splitter                   # keeps reasoning apart
-        self._marks: Mapping[int, str] = session.model._thinking.tokens if splitter else {}     # its control tokens
+        control = session.model.vocab.control if splitter else {}
+        self._marks: Mapping[int, str] = {control[m]: m for m in splitter.spelled} if splitter else {}     # its control tokens
         self._ready: deque[str] = deque()           # split, not yet handed out
         self._drafts = session._drafts()            # before this answer
         self._ended = ended                         # told once, with the answer, when nothing more comes
@@ -166,6 +172,12 @@ class Stream:
         for piece in pieces:
             if self._stops.hit is not None:
                 return
+            if isinstance(piece, ToolCall):
+                piece.index = len(answer.tool_calls)
+                piece.id = piece.id or id_of(piece, answer.stats.prompt_tokens, piece.index)
+                answer.tool_calls.append(piece)
+                self._ready.append(piece)
+                continue
             if isinstance(piece, Reasoning):
                 answer.reasoning += piece
             else:
@@ -175,6 +187,8 @@ class Stream:
                     answer.finish, answer.stop_string = "stop", self._stops.hit
             if piece:
                 self._ready.append(piece)
+        if self._splitter is not None:
+            answer.call_problem = self._splitter.problem or answer.call_problem
 
     def _last(self, finish: str) -> None:
         """Ends the answer: what stop strings held back is text after all. Half a character, or half a mark, is only
@@ -185,7 +199,7 @@ class Stream:
         if self._stops.hit is None and (rest := self._stops.finish()):
             self.answer.text += rest
             self._ready.append(rest)
-        self.answer.finish = finish
+        self.answer.finish = "tool_calls" if finish == "stop" and self.answer.tool_calls else finish
 
     def _check(self) -> None:
         if self.cancelled:

@@ -21,7 +21,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
 import jinja2.ext
@@ -332,6 +332,20 @@ class ChatTemplate:
         return frozenset(n.attr for n in self._tree.find_all(nodes.Getattr)) | \
             frozenset(n.value for n in self._tree.find_all(nodes.Const) if isinstance(n.value, str))
 
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """All names that it looks up: `tools` is among them if it tells the model about tools."""
+        return frozenset(n.name for n in self._tree.find_all(nodes.Name))
+
+    @functools.cached_property
+    def asks_for_none(self) -> bool:
+        """Whether it looks if a content is none, as DeepSeek's do for messages that only call tools."""
+        def is_content(node) -> bool:
+            return isinstance(node, nodes.Getattr) and node.attr == "content" or \
+                isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+
+        return any(test.name == "none" and is_content(test.node) for test in self._tree.find_all(nodes.Test))
+
     def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
         """
         The conversation as parts: control token ids (int) and plain texts (str).
@@ -340,7 +354,10 @@ class ChatTemplate:
         """
         given = {"messages": list(messages), "tools": None, "documents": None, **variables}
         stand_ins = _StandIns(self.source, given)
-        given = {name: self._protect(value, stand_ins) for name, value in given.items()}
+        try:
+            given = {name: self._protect(value, stand_ins) for name, value in given.items()}
+        except RecursionError:
+            raise TemplateError("the messages nest too deeply") from None
         with self._lock:
             self._sandbox.start()
             try:
@@ -389,7 +406,12 @@ class ChatTemplate:
 
 
 class _StandIns:
-    """Characters that none of the inputs uses, each standing for another one during a rendering."""
+    """
+    Characters that none of the inputs uses, each standing for another one during a rendering.
+
+    They are rare letters without case: what a template does to text (strip it, change its case, write a list that it
+    is in as Python does) leaves letters as they are. JSON in ASCII does not, so its escapes are known, too.
+    """
 
     def __init__(self, *inputs):
         self._inputs = inputs
@@ -399,26 +421,32 @@ class _StandIns:
     def of(self, character: str) -> str:
         if character not in self._of:
             if self._free is None:
-                used = set()
-                _characters(self._inputs, used)
-                self._free = (c for c in map(chr, range(0xF0000, 0x10FFFE)) if c not in used)
+                texts = list(_texts(self._inputs))
+                used = set().union(*texts)
+                self._free = (c for c in map(chr, range(0x20000, 0x2A6E0)) if c not in used and not any(_escape(c) in t for t in texts))
             self._of[character] = next(self._free)
         return self._of[character]
 
     def restore(self, text: str) -> str:
-        return text.translate({ord(s): c for c, s in self._of.items()}) if self._of else text
+        for character, stand_in in self._of.items():
+            text = text.replace(stand_in, character).replace(_escape(stand_in), character)
+        return text
 
 
-def _characters(value, used: set) -> None:
+def _escape(character: str) -> str:
+    return json.dumps(character)[1:-1]
+
+
+def _texts(value) -> Iterator[str]:
     if isinstance(value, str):
-        used.update(value)
+        yield value
     elif isinstance(value, Mapping):
         for k, v in value.items():
-            _characters(k, used)
-            _characters(v, used)
+            yield from _texts(k)
+            yield from _texts(v)
     elif isinstance(value, (list, tuple)):
         for v in value:
-            _characters(v, used)
+            yield from _texts(v)
 
 
 def _reason(problem: BaseException) -> str:

@@ -211,7 +211,7 @@ class Chat:
     @command("more")
     def more(self, _: str) -> None:
         """go on with an answer that was stopped"""
-        if self.last is None or self.last.finish == "stop":
+        if self.last is None or self.last.finish in ("stop", "tool_calls"):
             raise InvalidArgument("there is no unfinished answer to go on with")
         self._answer(lambda: self.session.resume(max_tokens=self.max_tokens, sampling=self.settings))
 

@@ -13,9 +13,21 @@ def blocks(path, language):
 
 
 def test_the_readmes_python(smol_path, script):
-    code, = blocks("README.md", "python")
+    code, _ = blocks("README.md", "python")
     out = script(code.replace('"smollm2-135m"', repr(str(smol_path))))
     assert "SessionMemory" in out and "Memory(" in out and len(out) > 200
+
+
+def test_the_readmes_python_about_tools(puppet):
+    from test_toolcalls import QWEN
+
+    _, code = blocks("README.md", "python")
+    # What it says after a result begins in the middle of what it says without one.
+    model = puppet(['<tool_call>{"name": "clock"}</tool_call>', "\v", "Noon."], template=QWEN + "{% if messages[-1].role == 'tool' %}\v{% endif %}")
+    ran = []
+    names = {"model": model, "run": lambda name, arguments: ran.append((name, arguments)) or "12:00"}
+    exec(code, names)
+    assert ran == [("clock", "{}")] and names["answer"].text == "Noon."
 
 
 def test_the_c_program(makers, tmp_path):

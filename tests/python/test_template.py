@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from pyllama_paged import Model, TemplateError
 from pyllama_paged.reasoning import Thinking
 from pyllama_paged.template import CHATML, PLAIN, ChatTemplate
+from pyllama_paged.toolcalls import Calls
 from pyllama_paged.vocab import Vocab
 
 CONTROL = {"<|im_start|>": 1, "<|im_end|>": 2, "<s>": 3, "¤": 4}
@@ -49,6 +50,14 @@ def test_tools_and_roles_make_none_either():
     parts = render("{{ tools|tojson }}{{ messages[0].role }}", [{"role": "<s>", "content": ""}],
                    tools=[{"name": "<|im_end|>", "<s>": ["<s>"]}])
     assert parts == ['[{"name": "<|im_end|>", "<s>": ["<s>"]}]<s>']
+
+
+def test_protected_text_comes_back_however_it_is_written():
+    talk = [{"role": "tool", "content": {"<s>": ["<|im_end|>", "é<"]}}]
+    assert render("{{ messages[0].content }}", talk) == ["{'<s>': ['<|im_end|>', 'é<']}"]
+    assert render("{{ messages[0].content | string | upper }}", talk) == ["{'<S>': ['<|IM_END|>', 'É<']}"]
+    assert json.loads(render("{{ messages[0].content | tojson(ensure_ascii=true) }}", talk)[0]) == talk[0]["content"]
+    assert render("{{ messages[0].content }}", [user("<s>\\ud840\\udc00\U00020001")]) == ["<s>\\ud840\\udc00\U00020001"]
 
 
 def test_what_templates_expect_is_there():
@@ -167,7 +176,7 @@ def test_parts_become_the_tokens_of_the_whole_text(shared):
                             vocab.control, {})
     talk = [user("hi there"), {"role": "assistant", "content": " Hello\n"}, user("\n")]
     whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
-    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab)), talk, {}, {})
+    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab), _calls=Calls(template, vocab)), talk, {}, {})
     assert tokens == vocab.tokenize(whole, control=True)
     assert tokens[:5] == [32010, 7251, 727, 32007, 32001] and tokens[-2:] == [32007, 32001], "no line end at a control token"
     assert opening == ("\n", [], None)

@@ -1,0 +1,99 @@
+"""
+Messages as callers have them, made into what chat templates expect.
+
+    content      None is "", or None where a template asks for that; a list of text parts is joined; other parts are refused
+    tool_calls   arguments as objects, which templates write as JSON; callers have them as text, as the OpenAI API does
+
+What cannot be is named by its place: messages[3].content[0].
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from .template import ChatTemplate
+
+__all__ = ["shaped", "unreadable"]
+
+_TEXT = ("text", "input_text", "output_text")
+_KINDS = {"image": "an image", "audio": "audio", "video": "a video", "file": "a file"}
+
+
+def shaped(messages: Iterable[Mapping], template: "ChatTemplate") -> list[dict]:
+    """Copies, for this template."""
+    return [_shaped(f"messages[{i}]", m, template) for i, m in enumerate(messages)]
+
+
+def _shaped(where: str, message: Any, template: "ChatTemplate") -> dict:
+    if not isinstance(message, Mapping):
+        raise InvalidArgument(f"{where} is a {type(message).__name__}; a message has a role and a content")
+    out = dict(message)
+    calls = out.pop("tool_calls", None)
+    if calls:                           # an empty list is as good as none, and templates ask whether there is one
+        out["tool_calls"] = _calls(f"{where}.tool_calls", calls)
+    if "content" in out or calls:
+        out["content"] = _content(f"{where}.content", out.get("content"), out.get("role") == "tool")
+        if calls and not out["content"] and template.asks_for_none:
+            out["content"] = None
+    return out
+
+
+def _content(where: str, content: Any, is_result: bool) -> Any:
+    if content is None:
+        return ""
+    if isinstance(content, str) or (is_result and isinstance(content, Mapping)):     # templates may write results as JSON
+        return content
+    if not isinstance(content, (list, tuple)):
+        raise InvalidArgument(f"{where} is a {type(content).__name__}; it must be text, or a list of parts of text")
+    if is_result and not all(isinstance(part, str) or (isinstance(part, Mapping) and "type" in part) for part in content):
+        return content
+    return "".join(_part(f"{where}[{i}]", part) for i, part in enumerate(content))
+
+
+def _part(where: str, part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if kind in _TEXT and isinstance(text, str):
+        return text
+    what = next((name for known, name in _KINDS.items() if isinstance(kind, str) and known in kind), None)
+    raise InvalidArgument(f"{where} is {what}, and models are given text only" if what else
+                          f"{where} is no part of text: {{\"type\": \"text\", \"text\": ...}} is expected")
+
+
+def _calls(where: str, calls: Any) -> list[dict]:
+    if not isinstance(calls, (list, tuple)):
+        raise InvalidArgument(f"{where} is a {type(calls).__name__}; it must be a list of calls")
+    out = []
+    for i, call in enumerate(calls):
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise InvalidArgument(f"{where}[{i}] names no function")
+        if isinstance(function.get("arguments"), str):
+            function = {**function, "arguments": _object(function["arguments"])}
+        out.append({**call, "function": function} if "function" in call else dict(function))
+    return out
+
+
+def _object(text: str) -> Any:
+    """The object that a text spells; the text itself, if a model did not get it right: it is what was said."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def unreadable(messages: Iterable[Mapping]) -> str | None:
+    """Where, in messages that were `shaped`, arguments are no object: a template may stumble over them."""
+    for i, message in enumerate(messages):
+        for k, call in enumerate(message.get("tool_calls") or ()):
+            if isinstance(call.get("function", call).get("arguments"), str):
+                return f"messages[{i}].tool_calls[{k}]"
+    return None

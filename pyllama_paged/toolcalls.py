@@ -1,0 +1,191 @@
+"""
+Calls of tools in what a model says: the forms in which models write them, kept apart from the answer.
+
+ToolCall   a piece of a stream: one call, whole. It is a str, the call as the model wrote it
+Calls      what a model's file says about tools: which form, and how its template wants to be told
+FORMS      rows for the tables of reasoning.py, with the state `call`, and a reader from notation.py
+
+Calls are looked for only where tools are offered. What begins like a call and is none stays text of the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import notation
+from .errors import InvalidArgument
+from .reasoning import Form
+
+if TYPE_CHECKING:
+    from .template import ChatTemplate
+    from .vocab import Vocab
+
+__all__ = ["FORMS", "CallForm", "Calls", "ToolCall", "id_of"]
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_VARIABLES = ("tools", "xml_tools")     # how templates call the list; the second is SmolLM3's
+
+
+class ToolCall(str):
+    """
+    One call that a model asks for. The text is what the model wrote (of several calls in one, the first has it).
+
+    name        of the function
+    arguments   a JSON object, as text
+    id          what the message with the result refers to (`tool_call_id`)
+    index       0 for the first call of an answer
+    """
+
+    name: str
+    arguments: str
+    id: str
+    index: int
+
+    def __new__(cls, text: str, name: str, arguments: str, id: str = "", index: int = 0) -> "ToolCall":
+        self = super().__new__(cls, text)
+        self.name, self.arguments, self.id, self.index = name, arguments, id, index
+        return self
+
+    def __getnewargs__(self):
+        return str(self), self.name, self.arguments, self.id, self.index
+
+    def message(self) -> dict:
+        """As an entry of a message's `tool_calls`."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+def id_of(call: ToolCall, n_tokens: int, index: int) -> str:
+    """An id for a call that came without one: nine letters and digits, as Mistral's templates ask for; the same every time."""
+    number = int.from_bytes(hashlib.sha256(f"{n_tokens} {index} {call.name} {call.arguments}".encode("utf-8", "replace")).digest(), "big")
+    return "".join(_DIGITS[number // 62**i % 62] for i in range(9))
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """
+    opens    marks that begin a call, wherever an answer may
+    inside   marks that are part of a call
+    closes   marks that end it, and the state that they lead to; the end of the answer ends it, too
+    read     notation.py: the calls in a text from the opening mark on
+    needs    spellings all of which must be in the template, or control tokens of the vocabulary
+    first    further marks, as text, that begin a call only at the beginning; they are part of what is read
+    callee   for forms whose calls begin with a header
+    """
+
+    opens: tuple[str, ...]
+    read: Callable[[str, "Offered"], Iterator[notation.Call]]
+    needs: tuple[str, ...]
+    inside: tuple[str, ...] = ()
+    closes: Mapping[str, str] = ()      # type: ignore[assignment]
+    first: Callable[["Offered"], Sequence[str]] = lambda offered: ()
+    callee: re.Pattern | None = None
+
+    def merged(self, base: Form | None, offered: "Offered") -> Form:
+        """A form of reasoning, or none, with this one's calls in it."""
+        table = {state: dict(row) for state, row in (base.table if base else {}).items()}
+        for state in ("start", "after", "text"):
+            table.setdefault(state, {}).update(dict.fromkeys(self.opens, "call"))
+        for state in ("start", "after"):
+            table[state].update(dict.fromkeys(self.first(offered), "call"))
+        table["call"] = {**dict.fromkeys(self.inside, "call"), **dict(self.closes)}
+        return Form(table, (), partial(self._pieces, offered), self.callee)
+
+    def _pieces(self, offered: "Offered", source: str) -> list[ToolCall]:
+        source = source.strip()
+        found = list(self.read(source, offered))
+        if not found:
+            raise ValueError("the tool call is empty")
+        return [ToolCall("" if i else source, _whole(name), _json(arguments), id or "") for i, (name, arguments, id) in enumerate(found)]
+
+
+class Offered:
+    """The tools that a caller offers, by name, as far as they say what they take."""
+
+    def __init__(self, tools: Sequence[Any]):
+        self.parameters: dict[str, Mapping] = {}
+        for tool in tools:
+            function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+            if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
+                given = function.get("parameters")
+                known = given.get("properties") if isinstance(given, Mapping) else None
+                self.parameters[name] = known if isinstance(known, Mapping) else {}
+
+    def is_text(self, name: str, parameter: str) -> bool:
+        """Whether a parameter is to be taken as it is written, because it is, or may only be, a string."""
+        declared = self.parameters.get(name, {}).get(parameter)
+        return not isinstance(declared, Mapping) or declared.get("type") in ("string", ["string"])
+
+
+def _whole(text: str) -> str:
+    """Half a surrogate pair can be spelled in JSON, but never tokenized again."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _json(arguments: Mapping) -> str:
+    try:
+        return _whole(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+    except RecursionError:
+        raise ValueError("the tool call nests too deeply") from None
+
+
+def _objects(offered: Offered) -> list[str]:
+    """How a bare JSON object with a call begins."""
+    return [f'{{{space}"{key}"' for space in ("", " ", "\n", "\n  ", "\n    ") for key in ("name", "type", "function")]
+
+
+_HARMONY_ENDS = {"<|call|>": "after", "<|end|>": "header", "<|start|>": "header", "<|channel|>": "header"}
+
+#: The first that fits counts: what a template spells tells more than what a vocabulary has.
+FORMS = (
+    CallForm((), notation.harmony, ("<|channel|>", "<|message|>", "<|call|>"), closes=_HARMONY_ENDS,
+             callee=notation.HARMONY_CALLEE),                                                               # gpt-oss
+    CallForm(("<|tool_call>",), notation.gemma, ("<|tool_call>", "<tool_call|>"), ('<|"|>',), {"<tool_call|>": "after"}),   # Gemma 4
+    CallForm(("<|tool_call_start|>",), notation.python, ("<|tool_call_start|>",), (), {"<|tool_call_end|>": "after"}),      # LFM2
+    CallForm(("<tool_call>",), notation.tagged, ("<tool_call>", "</tool_call>"), (), {"</tool_call>": "after"}),
+    #        Qwen 2.5 to 3.6, Hermes, Granite 4, EXAONE 4, SmolLM3
+    CallForm(("[TOOL_CALLS]",), notation.mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),              # Mistral
+    CallForm(("<|tool_call|>",), notation.marked, ("<|tool_call|>",), (), {"<|/tool_call|>": "after"}),     # Granite 3, Phi-4-mini
+    CallForm((), notation.named, ("<|observation|>",), first=lambda offered: [f"{name}\n{{" for name in offered.parameters]),   # GLM-4
+    CallForm(("<|python_tag|>",), notation.llama, ("<|python_tag|>",), first=_objects),                     # Llama 3.1 to 3.3
+)
+
+
+class Calls:
+    """What a model's file says about tools."""
+
+    def __init__(self, template: "ChatTemplate", vocab: "Vocab"):
+        known = lambda mark: mark in template.source or mark in vocab.control     # noqa: E731
+        self._form = next((form for form in FORMS if all(map(known, form.needs))), None)
+        self._variable = next((name for name in _VARIABLES if name in template.names), None)
+
+    @property
+    def taken(self) -> bool:
+        """Whether the template tells the model about tools."""
+        return self._variable is not None
+
+    @property
+    def read(self) -> bool:
+        """Whether calls in this model's answers are recognised."""
+        return self._form is not None
+
+    def variables(self, variables: Mapping) -> dict:
+        """The variables with `tools` under the name that this template knows."""
+        if not variables.get("tools"):
+            return dict(variables)
+        if not isinstance(variables["tools"], (list, tuple)):
+            raise InvalidArgument("tools must be a list of tools")
+        if self._variable is None:
+            raise InvalidArgument("this model's chat template takes no tools")
+        return {**variables, self._variable: variables["tools"]}
+
+    def form(self, base: Form | None, variables: Mapping) -> Form | None:
+        """What answers are read by where these variables offer tools; None: no call is looked for."""
+        tools = variables.get("tools")
+        usable = isinstance(tools, (list, tuple)) and tools and self._form is not None
+        return self._form.merged(base, Offered(tools)) if usable else None
