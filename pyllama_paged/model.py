@@ -286,12 +286,14 @@ class Model:
             if (where := unreadable(messages)) is None:
                 raise
             raise TemplateError(f"{problem} (the arguments of {where} are no JSON object)") from None
-        for part in parts:
+        vocab = self.vocab
+        for part, following in zip(parts, [*parts[1:], None]):
             if isinstance(part, int):
                 tokens.append(part)
                 text, ids = "", []
             else:
-                ids = known.get(part) or self.vocab.tokenize(part, strip=bool(tokens) and self.vocab.strips(tokens[-1]))
+                ids = known.get(part) or vocab.tokenize(part, strip=bool(tokens) and vocab.strips(tokens[-1]),
+                                                        strip_end=isinstance(following, int) and vocab.strips_before(following))
                 tokens += ids
                 text = part
         if not tokens:

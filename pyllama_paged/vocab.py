@@ -68,7 +68,7 @@ class Vocab:
                          add_bos=raw.add_bos, add_eos=raw.add_eos, add_space_prefix=raw.add_space_prefix, **ids)
 
     def tokenize(self, text: str | bytes, *, bos: bool = False, control: bool = False, continues: bool = False,
-                 strip: bool = False) -> list[int]:
+                 strip: bool = False, strip_end: bool = False) -> list[int]:
         """
         The tokens of a text.
 
@@ -76,10 +76,12 @@ class Vocab:
         control     control tokens spelled in the text become control tokens; never do this to a user's text
         continues   the text goes on from earlier text, so no rule for the beginning of a text applies
         strip       leave out white space at the start: the text follows a token that takes it (`strips`)
+        strip_end   leave it out at the end: the token that follows takes it (`strips_before`)
         """
         data = utf8(text)
         flags = (lib.PLP_TOKENIZE_BOS if bos else 0) | (lib.PLP_TOKENIZE_CONTROL if control else 0) \
-            | (lib.PLP_TOKENIZE_CONTINUE if continues else 0) | (lib.PLP_TOKENIZE_STRIP if strip else 0)
+            | (lib.PLP_TOKENIZE_CONTINUE if continues else 0) | (lib.PLP_TOKENIZE_STRIP if strip else 0) \
+            | (lib.PLP_TOKENIZE_STRIP_END if strip_end else 0)
         # A token spells at least one byte; besides room for BOS, EOS and a leading space.
         out, n = _sized(lib.plp_tokenize, "int32_t[]", len(data) + 8, self.pointer, data, len(data), flags)
         return ffi.unpack(out, n) if n else []
@@ -115,6 +117,10 @@ class Vocab:
     def strips(self, token: int) -> bool:
         """Whether white space after this token belongs to it."""
         return lib.plp_token_strips(self.pointer, token)
+
+    def strips_before(self, token: int) -> bool:
+        """Whether white space before this token belongs to it."""
+        return lib.plp_token_strips_before(self.pointer, token)
 
     @cached_property
     def control(self) -> dict[str, int]:

@@ -131,6 +131,7 @@ enum {
     PLP_TOKENIZE_CONTROL = 2,   /* control tokens spelled in the text become control tokens */
     PLP_TOKENIZE_CONTINUE= 4,   /* the text continues earlier text: no leading-space rule */
     PLP_TOKENIZE_STRIP   = 8,   /* leave out white space at the start: the text follows a token that takes it */
+    PLP_TOKENIZE_STRIP_END=16,  /* leave out white space at the end: such a token follows the text */
     PLP_TEXT_CONTROL     = 1,   /* detokenize: spell control tokens out; else they are left out */
     PLP_TEXT_CONTINUE    = 4,   /* detokenize: the ids continue earlier ones: a leading space stays */
 };
@@ -161,7 +162,8 @@ PLP_API plp_status plp_token_text(const plp_vocab *v, int32_t id, uint32_t flags
 PLP_API int32_t    plp_token_kind_of(const plp_vocab *v, int32_t id);          /* plp_token_kind, 0 if out of range */
 PLP_API int32_t    plp_token_find(const plp_vocab *v, const char *spelling, size_t n_bytes);  /* exact spelling; -1 */
 PLP_API bool       plp_token_ends(const plp_vocab *v, int32_t id);             /* eos, eot or another end token */
-PLP_API bool       plp_token_strips(const plp_vocab *v, int32_t id);           /* takes the white space after it (Phi-3's control tokens) */
+PLP_API bool       plp_token_strips(const plp_vocab *v, int32_t id);           /* takes the white space after it (control tokens of Phi) */
+PLP_API bool       plp_token_strips_before(const plp_vocab *v, int32_t id);    /* and that before it (Phi-4) */
 
 /* ---- engine ------------------------------------------------------------------------------- */
 

@@ -37,6 +37,12 @@ static const uint32_t line_end[][2] = { {'\n','\n'}, {'\r','\r'} };
 static const uint32_t newline[][2] = { {'\n','\n'} };
 static const uint32_t ascii_digit[][2] = { {'0','9'} };
 static const uint32_t falcon_signs[][2] = { {'$','$'}, {'+','+'}, {'<','>'}, {'^','^'}, {'`','`'}, {'|','|'}, {'~','~'} };
+static const uint32_t ascii_signs[][2] = { {'!','/'}, {':','@'}, {'[','`'}, {'{','~'} };
+static const uint32_t default_signs[][2] = { {'$','$'}, {'+','+'}, {'<','>'}, {'^','^'}, {'|','|'}, {'~','~'} };
+static const uint32_t unspaced[][2] = {             /* AFMoE: scripts without spaces, block by block */
+    {0xe40,0xeff}, {0x1000,0x109f}, {0x1100,0x11ff}, {0x1780,0x17ff}, {0x2f00,0x2fdf}, {0x3040,0x30ff}, {0x3400,0x4dbf},
+    {0x4e00,0x9fff}, {0xa9e0,0xa9ff}, {0xaa60,0xaa7f}, {0xac00,0xd7af}, {0xf900,0xfaff}, {0xff65,0xff9f},
+};
 static const uint32_t bloom_stops[][2] = {          /* with white space: what ends a word */
     {0x21,0x21}, {0x28,0x29}, {0x2c,0x2c}, {0x2e,0x2e}, {0x3f,0x3f}, {0x7c,0x7c}, {0x60c,0x60c}, {0x6d4,0x6d4},
     {0x964,0x964}, {0x2026,0x2026}, {0x3001,0x3002}, {0xff0c,0xff0c},
@@ -53,7 +59,7 @@ static const uint32_t youtu_stops[][2] = {
 #define RUNS(...)   { plp_scan_runs, &(const plp_scan_run){ __VA_ARGS__ } }
 #define WORDS(...)  { plp_scan_words, &(const plp_scan_style){ __VA_ARGS__ } }
 #define GPT2        { plp_scan_gpt2, NULL }
-#define DEEPSEEK3   { plp_scan_deepseek3, NULL }
+#define DEEPSEEK3(...) { plp_scan_deepseek3, &(const plp_scan_deepseek3_style){ __VA_ARGS__ } }
 #define RULE(name)  static const plp_stage name[PLP_MAX_STAGES]
 
 RULE(gpt2) = { GPT2 };
@@ -82,6 +88,8 @@ RULE(laguna) = { RUNS(.set = { .ranges = RANGES(newline) }), WORDS(PLP_WORD_LETT
 RULE(qwen35) = { WORDS(PLP_WORD_MARKS, PLP_SHORT_FIRST, 1, PLP_TAIL_LINES) };
 
 RULE(exaone_moe) = { WORDS(PLP_WORD_SPACED, PLP_SHORT_FIRST, 1, PLP_TAIL_ONE_SLASH) };
+
+RULE(k2_horizon) = { WORDS(PLP_WORD_JOINED, PLP_SHORT_FIRST, 3, PLP_TAIL_LINES) };
 
 RULE(gpt4o) = { WORDS(PLP_WORD_CASED, PLP_SHORT_SUFFIX, 3, PLP_TAIL_LINES_SLASH) };
 
@@ -119,7 +127,23 @@ RULE(deepseek_coder) = {
     RUNS(.set.classes = PLP_SET_N, .most = 1),
 };
 
-RULE(deepseek3) = { RUNS(.set.classes = PLP_SET_N, .most = 3), RUNS(.set = { .ranges = RANGES(cjk_kana) }), DEEPSEEK3 };
+RULE(deepseek3) = { RUNS(.set.classes = PLP_SET_N, .most = 3), RUNS(.set = { .ranges = RANGES(cjk_kana) }), DEEPSEEK3(.single_lines = false) };
+
+/* Line ends one by one, and digits: in threes first, so that the words between them are the same. */
+RULE(spark) = {
+    RUNS(.set.classes = PLP_SET_N, .most = 3),
+    RUNS(.set = { .ranges = RANGES(cjk_kana) }),
+    DEEPSEEK3(.single_lines = true),
+    RUNS(.set.classes = PLP_SET_N, .most = 1),
+};
+
+/* Digits in threes from the right, scripts without spaces, DeepSeek-V3. */
+RULE(afmoe) = {
+    RUNS(.set.classes = PLP_SET(PLP_C_DIGIT)),
+    { plp_scan_before_threes, NULL },
+    RUNS(.set = { .ranges = RANGES(unspaced) }),
+    DEEPSEEK3(.single_lines = false),
+};
 
 /* Punctuation in runs, GPT-2, then [0-9][0-9][0-9] from the left. */
 RULE(falcon) = {
@@ -133,6 +157,23 @@ RULE(bloom) = { RUNS(.set = { .classes = PLP_SET_SPACE, .ranges = RANGES(bloom_s
 
 RULE(viking) = { RUNS(.set = { .classes = PLP_SET_SPACE, .ranges = RANGES(bloom_stops), .negated = true }, .lead = PLP_LEAD_SPACE),
                  RUNS(.set.classes = PLP_SET_N, .most = 1) };
+
+/* <sentinel:[0-9]+>|IMGIMG[A-I]{1,4}Z  [\t\n]|    |    \p{N}  [\p{P} and ASCII signs]  GPT-2 */
+RULE(chameleon) = {
+    { plp_scan_chameleon_marks, NULL },
+    { plp_scan_chameleon_space, NULL },
+    RUNS(.set.classes = PLP_SET_N, .most = 1),
+    RUNS(.set = { .classes = PLP_SET_P, .ranges = RANGES(ascii_signs) }, .most = 1),
+    GPT2,
+};
+
+/* Files that say "default" rely on what llama.cpp takes that for. */
+RULE(fallback) = {
+    RUNS(.set = { .classes = PLP_SET_P, .ranges = RANGES(default_signs) }),
+    GPT2,
+    RUNS(.set.classes = PLP_SET_N),
+    RUNS(.set = { .ranges = RANGES(ascii_digit) }, .least = 3, .most = 3),
+};
 
 static const plp_pretoken rules[] = {
 #define PRETOKEN(name, rule, flags) { name, rule, flags },

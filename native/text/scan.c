@@ -6,6 +6,8 @@
  */
 #include "text/scan.h"
 
+#include <string.h>
+
 static inline bool is(uint32_t set, uint32_t class) { return set >> class & 1; }
 
 /* Class of the character at s[i], and where the next one begins; PLP_C_END at the end. */
@@ -345,6 +347,10 @@ static size_t spaced(const uint8_t *s, size_t i, size_t n)
     return i;
 }
 
+/* U+200C and U+200D stand inside words of Arabic and Indic scripts. */
+static const uint32_t joiners[][2] = { {0x200c,0x200d} };
+static const plp_scan_run joined_run = { .set = { .classes = PLP_SET_L | PLP_SET_M, .ranges = joiners, .n_ranges = 1 } };
+
 static size_t word(const uint8_t *s, size_t i, size_t n, size_t body, const plp_scan_style *style)
 {
     const uint32_t both = PLP_SET(PLP_C_LETTER) | PLP_SET_M;        /* of either case */
@@ -354,6 +360,7 @@ static size_t word(const uint8_t *s, size_t i, size_t n, size_t body, const plp_
     case PLP_WORD_CASED_NOT_HAN: return cased(s, i, n, body, both);
     case PLP_WORD_SPACED:   { const size_t end = spaced(s, body, n); return end > body ? end : i; }
     case PLP_WORD_LETTERS:  { const size_t end = run(s, body, n, PLP_SET_L); return end > body ? end : i; }
+    case PLP_WORD_JOINED:   { const size_t end = set_run(&joined_run, s, body, n); return end > body ? end : set_run(&joined_run, s, i, n); }
     case PLP_WORD_MARKS:    break;
     }
     /* A mark may be the optional character before the word or the word itself: the end is the same. */
@@ -404,7 +411,7 @@ size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *how)
 static bool is_ascii_letter(uint8_t c) { return (uint8_t)((c | 0x20) - 'a') < 26; }
 
 /* The end of the match at s[i], or i. */
-static size_t deepseek3_match(const uint8_t *s, size_t i, size_t n)
+static size_t deepseek3_match(const uint8_t *s, size_t i, size_t n, const plp_scan_deepseek3_style *style)
 {
     const uint32_t marks = PLP_SET_L | PLP_SET_M, signs = PLP_SET_P | PLP_SET_S;
     size_t next, end, body;
@@ -420,21 +427,76 @@ static size_t deepseek3_match(const uint8_t *s, size_t i, size_t n)
         return end;
     body = i + (s[i] == ' ');
     if (is(signs, peek(s, body, n, &next)))
-        return line_ends(s, run(s, next, n, signs), n, false);
-    return is(PLP_SET_SPACE, class) ? white_space(s, i, n, true) : i;
+        return style->single_lines ? run(s, next, n, signs) : line_ends(s, run(s, next, n, signs), n, false);
+    if (style->single_lines && is_line_end(s[i]))
+        return next;
+    return is(PLP_SET_SPACE, class) ? white_space(s, i, n, !style->single_lines) : i;
 }
 
-size_t plp_scan_deepseek3(const uint8_t *s, size_t i, size_t n, const void *unused)
+size_t plp_scan_deepseek3(const uint8_t *s, size_t i, size_t n, const void *style)
 {
-    size_t end = deepseek3_match(s, i, n), next;
+    size_t end = deepseek3_match(s, i, n, style), next;
 
-    (void)unused;
     if (end > i)
         return end;
     /* A gap: a failing attempt looks at two characters, so looking for the next match is linear. */
     do {
         peek(s, i, n, &next);
         i = next;
-    } while (i < n && deepseek3_match(s, i, n) == i);
+    } while (i < n && deepseek3_match(s, i, n, style) == i);
+    return i;
+}
+
+/* ---- Chameleon ------------------------------------------------------------------------------ */
+
+static bool begins(const uint8_t *s, size_t i, size_t n, const char *what, size_t length)
+{
+    return n - i >= length && !memcmp(s + i, what, length);
+}
+
+/* The end of the match at s[i], or i. */
+static size_t chameleon_mark(const uint8_t *s, size_t i, size_t n)
+{
+    size_t at;
+
+    if (begins(s, i, n, "<sentinel:", 10)) {
+        for (at = i + 10; at < n && s[at] >= '0' && s[at] <= '9'; at++)
+            ;
+        return at > i + 10 && at < n && s[at] == '>' ? at + 1 : i;
+    }
+    if (begins(s, i, n, "IMGIMG", 6)) {
+        for (at = i + 6; at < n && at < i + 10 && s[at] >= 'A' && s[at] <= 'I'; at++)
+            ;
+        return at > i + 6 && at < n && s[at] == 'Z' ? at + 1 : i;
+    }
+    return i;
+}
+
+static size_t chameleon_space(const uint8_t *s, size_t i, size_t n)
+{
+    return s[i] == '\t' || s[i] == '\n' ? i + 1 : begins(s, i, n, "    ", 4) ? i + 4 : begins(s, i, n, "  ", 2) ? i + 2 : i;
+}
+
+size_t plp_scan_chameleon_marks(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    const size_t end = chameleon_mark(s, i, n);
+
+    (void)unused;
+    if (end > i)
+        return end;
+    while (++i < n && chameleon_mark(s, i, n) == i)
+        ;
+    return i;
+}
+
+size_t plp_scan_chameleon_space(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    const size_t end = chameleon_space(s, i, n);
+
+    (void)unused;
+    if (end > i)
+        return end;
+    while (++i < n && chameleon_space(s, i, n) == i)
+        ;
     return i;
 }

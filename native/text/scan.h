@@ -56,6 +56,7 @@ typedef struct plp_scan_style {
         PLP_WORD_CASED,                     /* [Lu Lt Lm Lo M]*[Ll Lm Lo M]+ or [Lu Lt Lm Lo M]+[Ll Lm Lo M]* */
         PLP_WORD_CASED_NOT_HAN,             /* the same without the letters of that script; [\p{Han}]+ before all else */
         PLP_WORD_SPACED,                    /* (?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+ */
+        PLP_WORD_JOINED,                    /* [\p{L}\p{M} ZWNJ ZWJ]+, which are "other" characters where no word is */
     } word;
     enum { PLP_SHORT_NONE, PLP_SHORT_FIRST, PLP_SHORT_SUFFIX } contractions;    /* 's and so on: of their own, or ending a word */
     uint32_t max_digits;                    /* 0: any number */
@@ -71,8 +72,15 @@ size_t plp_scan_words(const uint8_t *s, size_t i, size_t n, const void *style);
 /*
  * DeepSeek-V3, after numbers and CJK were set apart:
  *   [!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
- * Digits, control and format characters may match nothing.
+ * Digits, control and format characters may match nothing. With single_lines, every line end is a piece of its own:
+ *   ...| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+
  */
-size_t plp_scan_deepseek3(const uint8_t *s, size_t i, size_t n, const void *unused);
+typedef struct plp_scan_deepseek3_style { bool single_lines; } plp_scan_deepseek3_style;
+
+size_t plp_scan_deepseek3(const uint8_t *s, size_t i, size_t n, const void *style);
+
+/* Chameleon's tokens for pictures, <sentinel:[0-9]+> and IMGIMG[A-I]{1,4}Z, and its white space, [\t\n]|    |  : each match alone. */
+size_t plp_scan_chameleon_marks(const uint8_t *s, size_t i, size_t n, const void *unused);
+size_t plp_scan_chameleon_space(const uint8_t *s, size_t i, size_t n, const void *unused);
 
 #endif

@@ -124,6 +124,11 @@ bool plp_token_strips(const plp_vocab *v, int32_t id)
     return is_id(v, id) && v->flags && v->flags[id] & PLP_ID_STRIPS;
 }
 
+bool plp_token_strips_before(const plp_vocab *v, int32_t id)
+{
+    return is_id(v, id) && v->flags && v->flags[id] & PLP_ID_STRIPS_BEFORE;
+}
+
 static int hex(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;

@@ -32,6 +32,7 @@ enum {
     PLP_ID_ENDS    = 1,         /* ends a generation */
     PLP_ID_LITERAL = 2,         /* found by its spelling, not by merging */
     PLP_ID_STRIPS  = 4,         /* takes the white space after it */
+    PLP_ID_STRIPS_BEFORE = 8,   /* takes the white space before it */
 };
 
 /* Open addressing, at most half full; a slot holds an id + 1, or 0. */

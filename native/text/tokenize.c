@@ -141,6 +141,21 @@ static size_t after_space(const plp_encoder *e, size_t i)
     return i;
 }
 
+/* Where the white space begins that ends s[from..to). */
+static size_t before_space(const plp_encoder *e, size_t from, size_t to)
+{
+    while (to > from) {
+        size_t at = to - 1;
+        uint32_t c;
+        while (at > from && to - at < 4 && (e->text[at] & 0xc0) == 0x80)
+            at--;
+        if (plp_utf8_read(e->text + at, to - at, &c) != to - at || plp_unicode_class(c) != PLP_C_SPACE)
+            break;
+        to = at;
+    }
+    return to;
+}
+
 static plp_status encode(plp_encoder *e, uint32_t flags)
 {
     const plp_vocab *v = e->vocab;
@@ -158,14 +173,14 @@ static plp_status encode(plp_encoder *e, uint32_t flags)
             i++;
             continue;
         }
-        if ((status = section(e, from, i, prefix)))
+        if ((status = section(e, from, v->flags[id] & PLP_ID_STRIPS_BEFORE ? before_space(e, from, i) : i, prefix)))
             return status;
         plp_emit(e, id);
         i += length;
         from = i = v->flags[id] & PLP_ID_STRIPS ? after_space(e, i) : i;
         prefix = v->info.add_space_prefix;
     }
-    if ((status = section(e, from, e->n_bytes, prefix)))
+    if ((status = section(e, from, flags & PLP_TOKENIZE_STRIP_END ? before_space(e, from, e->n_bytes) : e->n_bytes, prefix)))
         return status;
     if (flags & PLP_TOKENIZE_BOS && v->info.add_eos)
         plp_emit(e, v->info.eos);

@@ -339,6 +339,7 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
     static const char *const ends[] = {
         "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|end_of_text|>",
         "<EOT>", "<|EOT|>", "_<EOT>", "[EOT]", "<|return|>", "<|call|>", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
+        "<|observation|>", "<|tool_response>",          /* after a call: GLM-4, Gemma 4 */
     };
     int32_t eom, end;
     plp_status status;
@@ -376,21 +377,35 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
 }
 
 /*
- * Phi-3's control tokens take the white space after them, but for those of Llama and the end of the text: its
- * tokenizer.json says so (rstrip), GGUF has no key for it. Where a user can spell a token (</s> is one of the
- * user's kind there) nothing is taken: their text comes back whole.
+ * White space beside a control token may belong to it: the tokenizer.json of the Phi models says so (rstrip, lstrip), GGUF
+ * has no key for it. Where a user can spell a token (</s> is one of the user's kind in Phi-3) nothing is taken: their text
+ * comes back whole.
+ *
+ *   Phi-3, Phi-3.5   what follows, of all but Llama's own tokens and the end of the text
+ *   Phi-4-mini       what follows, of the tokens that begin and end messages
+ *   Phi-4            both sides, of all; <|im_sep|> tells it from the others
  */
 static plp_status read_strips(plp_vocab *v, const plp_file *f, plp_error *err)
 {
+    static const char *const of_phi4_mini[] = { "<|system|>", "<|user|>", "<|assistant|>", "<|end|>" };
     char architecture[64];
     plp_status status = plp_meta_str(f, "general.architecture", "", architecture, sizeof architecture, err);
 
-    if (status || v->model != PLP_VOCAB_SPM || strcmp(architecture, "phi3"))
+    if (status || strcmp(architecture, "phi3"))
         return status;
-    for (uint32_t id = 0; id < v->n_tokens; id++)
-        if (v->kind[id] == PLP_TOKEN_CONTROL && (int32_t)id != v->info.bos && (int32_t)id != v->info.unk
-            && (int32_t)id != plp_token_find(v, "<|endoftext|>", 13))
+    if (v->model == PLP_VOCAB_SPM || plp_token_find(v, "<|im_sep|>", 10) >= 0) {
+        const bool both = v->model == PLP_VOCAB_BPE;
+        for (uint32_t id = 0; id < v->n_tokens; id++)
+            if (v->kind[id] == PLP_TOKEN_CONTROL && (both || ((int32_t)id != v->info.bos && (int32_t)id != v->info.unk
+                                                              && (int32_t)id != plp_token_find(v, "<|endoftext|>", 13))))
+                v->flags[id] |= both ? PLP_ID_STRIPS | PLP_ID_STRIPS_BEFORE : PLP_ID_STRIPS;
+        return PLP_OK;
+    }
+    for (size_t i = 0; i < sizeof of_phi4_mini / sizeof *of_phi4_mini; i++) {
+        const int32_t id = plp_token_find(v, of_phi4_mini[i], strlen(of_phi4_mini[i]));
+        if (id >= 0 && v->kind[id] == PLP_TOKEN_CONTROL)
             v->flags[id] |= PLP_ID_STRIPS;
+    }
     return PLP_OK;
 }
 
@@ -463,6 +478,10 @@ static plp_status read_model(plp_vocab *v, const plp_file *f, plp_error *err)
     else
         warn(v, "tokenizer \"%s\" is not supported: ids only", v->info.model);
 
+    /* Some files say "gpt2" and, by the pre-tokenizer's name, that their pieces are characters with U+2581 for spaces. */
+    if (v->model == PLP_VOCAB_BPE && (!strcmp(v->info.pre, "gemma4") || !strcmp(v->info.pre, "sarvam-moe")
+                                      || !strcmp(v->info.pre, "granite-embed-multi-311m")))
+        v->model = PLP_VOCAB_RAW_BPE;
     if (v->model == PLP_VOCAB_BPE && !(v->pre = plp_pretoken_find(v->info.pre))) {
         v->pre = plp_pretoken_find("gpt-2");
         if (v->info.pre[0])

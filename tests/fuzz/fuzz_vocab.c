@@ -104,7 +104,7 @@ static void walk(const plp_vocab *v, bool unknown, const char *text, size_t n_by
 
     plp_vocab_get_info(v, &info);
     MUST(memchr(info.warning, 0, sizeof info.warning));
-    for (uint32_t flags = 0; flags < 16; flags++) {
+    for (uint32_t flags = 0; flags < 32; flags++) {
         plp_error err = { 0 };
         size_t n = 0, m = 0, n_back = 0;
         const plp_status status = plp_tokenize(v, text, n_bytes, flags, ids, cap, &n, &err);
@@ -112,7 +112,7 @@ static void walk(const plp_vocab *v, bool unknown, const char *text, size_t n_by
             MUST((status == PLP_E_ARG || status == PLP_E_UNSUPPORTED) && err.msg[0]);
             continue;
         }
-        bool stripped = flags & PLP_TOKENIZE_STRIP;     /* then the text is not whole */
+        bool stripped = flags & (PLP_TOKENIZE_STRIP | PLP_TOKENIZE_STRIP_END);     /* then the text is not whole */
         MUST(n <= cap);
         for (size_t i = 0; i < n; i++) {
             MUST(ids[i] >= 0 && (uint32_t)ids[i] < info.n_tokens);

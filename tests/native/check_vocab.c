@@ -268,8 +268,44 @@ static void phi3_strips(void)
     free(g.bytes);
 }
 
+/* Phi-4's take the white space on both sides, Phi-4-mini's what follows, of four tokens. */
+static void phi4_strips(bool mini)
+{
+    const char *const texts[] = { "a", "b", "\xc4\xa0", mini ? "<|end|>" : "<|im_sep|>", mini ? "<|tool|>" : "<|im_end|>", "<u>" };
+    static const int32_t kinds[] = { 1, 1, 1, 3, 3, 4 };
+    enum { A, B, SP, FIRST, SECOND, USER };
+    image g = { 0 };
+    plp_error err;
+    plp_vocab *v;
+
+    vocab_begin(&g, "gpt2");
+    vocab_strings(&g, "tokens", 6, texts);
+    vocab_values(&g, "token_type", PLP_META_I32, 6, kinds, 4);
+    vocab_n_meta++;
+    image_str(&g, "general.architecture", "phi3");
+    v = vocab_end(&g, &err);
+    CHECK(v, "%s", err.msg);
+    CHECK(plp_token_strips(v, FIRST) && plp_token_strips(v, SECOND) == !mini && !plp_token_strips(v, USER) && !plp_token_strips(v, A), "strips");
+    CHECK(plp_token_strips_before(v, FIRST) == !mini && !plp_token_strips_before(v, USER) && !plp_token_strips_before(v, -1), "strips before");
+    if (mini) {
+        EXPECT(v, "a <|end|> b", PLP_TOKENIZE_CONTROL, A, SP, FIRST, B);
+        EXPECT(v, "<|tool|> b", PLP_TOKENIZE_CONTROL, SECOND, SP, B);
+    } else {
+        EXPECT(v, "a \n<|im_sep|> \xe3\x80\x80<|im_end|>\xe3\x80\x80 b", PLP_TOKENIZE_CONTROL, A, FIRST, SECOND, B);
+        EXPECT(v, " <|im_sep|> <u> b", PLP_TOKENIZE_CONTROL, FIRST, USER, SP, B);
+        EXPECT(v, "a <u>", 0, A, SP, USER);
+    }
+    EXPECT(v, "a \xe3\x80\x80\n", PLP_TOKENIZE_STRIP_END, A);
+    CHECK(plp_tokenize(v, " \n ", 3, PLP_TOKENIZE_STRIP_END, NULL, 0, &(size_t){ 9 }, &err) == PLP_OK, "%s", err.msg);
+    plp_vocab_close(v);
+    free(g.bytes);
+}
+
+static void phi4_both(void) { phi4_strips(false); }
+static void phi4_mini(void) { phi4_strips(true); }
+
 /* BPE over characters ("gemma4"): merges by rank, spaces spelled U+2581, bytes for the rest. */
-static void raw_bpe(void)
+static void raw_bpe_of(const char *model, const char *pre)
 {
     static const char *const texts[] = { "<bos>", "a", "b", SPACE, "ab", SPACE "ab", "\n", "\n\n", "<0xC3>", "<0xA9>", "\xc3\xa4" };
     static const int32_t kinds[] = { 3, 1, 1, 1, 1, 1, 1, 1, 6, 6, 1 };
@@ -277,7 +313,9 @@ static void raw_bpe(void)
     plp_error err;
     plp_vocab *v;
 
-    vocab_begin(&g, "gemma4");
+    vocab_begin(&g, model);
+    if (pre)
+        vocab_str(&g, "pre", pre);
     vocab_strings(&g, "tokens", 11, texts);
     vocab_values(&g, "token_type", PLP_META_I32, 11, kinds, 4);
     vocab_strings(&g, "merges", 2, (const char *const[]){ "a b", SPACE " ab" });
@@ -290,6 +328,14 @@ static void raw_bpe(void)
     expect_back(v, "ab  ab\n\n\nb", 10, 0);
     plp_vocab_close(v);
     free(g.bytes);
+}
+
+static void raw_bpe(void)
+{
+    raw_bpe_of("gemma4", NULL);
+    raw_bpe_of("gpt2", "gemma4");           /* the alphabet is named by the pre-tokenizer */
+    raw_bpe_of("gpt2", "sarvam-moe");
+    raw_bpe_of("gpt2", "granite-embed-multi-311m");
 }
 
 /* ---- merging against a naive twin ---------------------------------------------------------------- */
@@ -652,6 +698,8 @@ int main(void)
     RUN(pre_tokenizers);
     RUN(spm_rules);
     RUN(phi3_strips);
+    RUN(phi4_both);
+    RUN(phi4_mini);
     RUN(raw_bpe);
     RUN(merging_against_twin);
     RUN(repeated_words);

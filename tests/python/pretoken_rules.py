@@ -20,6 +20,11 @@ DEEPSEEK_LETTERS = (
     "ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+")
 
 
+UNSPACED = ("[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff"
+            "\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+")
+DEEPSEEK_WORDS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
+
+
 def cased(short: str, numbers: str) -> str:
     return (f"{BEFORE}{UPPER}*{LOWER}+{short}|{BEFORE}{UPPER}+{LOWER}*{short}|{numbers}"
             rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACE}")
@@ -48,9 +53,12 @@ RULES = {
     "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + KANA, cased(SHORT + "?", r"\p{N}")],
     "deepseek_llm": ["[\r\n]", DEEPSEEK_LETTERS, r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", DEEPSEEK_CJK, r"\p{N}"],
     "deepseek_coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"],
-    "deepseek3": [r"\p{N}{1,3}", KANA,
-                  r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
-                  r"""| ?[\p{P}\p{S}]+[\r\n]*|""" + SPACE],
+    "deepseek3": [r"\p{N}{1,3}", KANA, DEEPSEEK_WORDS + r"[\r\n]*|" + SPACE],
+    "spark": [r"\p{N}{1,3}", KANA, DEEPSEEK_WORDS + r"|[\r\n]|\s+(?!\S)|\s+", r"\p{N}"],
+    "afmoe": [r"\p{Nd}+", r"(?=(\d{3})+(?!\d))", UNSPACED, DEEPSEEK_WORDS + r"[\r\n]*|" + SPACE],
+    "k2_horizon": [words(r"\p{N}{1,3}").replace(r"\p{L}+|", "(?:\\p{L}|\\p{M}|\u200c|\u200d)+|", 1)],
+    "chameleon": ["<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT2],
+    "fallback": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
     "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
     "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
     "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
@@ -68,6 +76,7 @@ NAMES = {
     "deepseek-llm": "deepseek_llm", "deepseek-coder": "deepseek_coder", "deepseek-v3": "deepseek3",
     "falcon": "falcon", "bloom": "bloom", "viking": "viking",
     "superbpe": "superbpe", "jais-2": "jais2", "kimi-k2": "kimi",
+    "spark2_5": "spark", "afmoe": "afmoe", "k2-horizon": "k2_horizon", "chameleon": "chameleon", "default": "fallback",
 }
 
 
@@ -97,6 +106,11 @@ PARTS = (
 MORE_PARTS = {
     "superbpe": ["1234567", "123456", "12½345678", "٣٤٥٦", " a b c "],
     "jais2": [" " * n for n in (4, 5, 8, 9, 31, 513, 1025)] + [" \t" * 8, "\u3000" * 5, " \n  ", "!\n   "],
+    "afmoe": ["1234567", "12½345678", "٣٤٥٦", "ไทย", "ລາວ", "ខ្មែរ", "မြန်", "ᄀ", "豈", "ﾊ", "a中b", "⼀"],
+    "spark": ["\n\n", "!\n", " \n\n x", "12345", "\r\n\r\n"],
+    "k2_horizon": ["\u200c", "\u200d", "می\u200cخواهم", "क्\u200dष", "\u0301", " \u0301a", "!\u200d"],
+    "chameleon": ["<sentinel:12>", "<sentinel:>", "IMGIMGABCZ", "IMGIMGABCDEZ", "IMGIMGZ", "     ", "   ", "\t\t", "      x"],
+    "fallback": ["$$", "`", "12345", "½½", "+=", "Ⅷ12"],
     "kimi": ["々", "〇", "⺀", "⼀", "〡", "〻", "豈", "𠀀", "中a", "a中b", "A中文B", " 中", "1〇2"],
 }
 

@@ -182,6 +182,20 @@ def test_parts_become_the_tokens_of_the_whole_text(shared):
     assert opening == ("\n", [], None)
 
 
+def test_parts_become_the_tokens_of_the_whole_text_on_both_sides(shared, tmp_path):
+    """Phi-4's control tokens take white space before them, too."""
+    from test_tokenizer_random import phi4
+
+    vocab = Vocab.open(phi4(tmp_path / "phi-4.gguf", shared / "vocabs" / "ggml-vocab-qwen2.gguf"))
+    template = ChatTemplate("{% for m in messages %}<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant<|im_sep|>",
+                            vocab.control, {})
+    talk = [user(" hi there \n"), {"role": "assistant", "content": "\u3000"}, user("x ")]
+    whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
+    model = SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab), _calls=Calls(template, vocab))
+    tokens, _ = Model._chat_tokens(model, talk, {}, {})
+    assert tokens == vocab.tokenize(whole, control=True) and vocab.detokenize(tokens[2:6]) == "hi there"
+
+
 def test_files_without_a_template(puppet):
     model = puppet(["Yes"], template=None)
     assert model.template_origin == "chatml"

@@ -65,12 +65,32 @@ def sentence_piece(data):
     return twin
 
 
-@pytest.fixture(scope="module", params=PATHS)
-def case(request):
+def phi4(path, source):
+    """A file whose control tokens take the white space on both sides: another vocabulary, with the token that tells Phi-4 from others."""
+    from gguf import GGUFWriter
+
+    from models.vocabs import read_fields
+
+    fields = [(k, list(v) if isinstance(v, list) else v, *rest) for k, v, *rest in read_fields(source) if k.startswith("tokenizer.")]
+    lists = {k: v for k, v, *_ in fields}
+    lists["tokenizer.ggml.tokens"][-1], lists["tokenizer.ggml.token_type"][-1] = "<|im_sep|>", CONTROL
+    writer = GGUFWriter(path, "phi3")
+    for key, value, kind, element in fields:
+        writer.add_key_value(key, value, kind, element)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="module", params=[*PATHS, "phi-4"])
+def case(request, tmp_path_factory):
     """Our vocabulary, and per text the ids that the twin gives, without and with control tokens."""
-    path = PATHS[request.param]
+    path = PATHS["qwen2" if request.param == "phi-4" else request.param]
     if not path.exists():
         pytest.skip(f"no {path.name}")
+    if request.param == "phi-4":
+        path = phi4(tmp_path_factory.mktemp("vocab") / "phi-4.gguf", path)
     vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
     data = raw_data(path)
     twin = (byte_level if data["model"] == "gpt2" else sentence_piece)(data)
@@ -80,7 +100,8 @@ def case(request):
     chosen = list(texts(user + control))
     ids = []
     for added in (user, control):
-        twin.add_tokens([tokenizers.AddedToken(t, normalized=False, rstrip=request.param == "phi-3" and t in RSTRIP) for t in added])
+        both = request.param == "phi-4" and added is control
+        twin.add_tokens([tokenizers.AddedToken(t, normalized=False, lstrip=both, rstrip=both or request.param == "phi-3" and t in RSTRIP) for t in added])
         ids.append([encoding.ids for encoding in twin.encode_batch(chosen, add_special_tokens=False)])
     return vocab.Vocab.open(path), chosen, *ids
 

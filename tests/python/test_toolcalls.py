@@ -354,6 +354,15 @@ def test_marks_that_are_control_tokens(makers, tmp_path):
         assert answer.text == "Ok" and [(c.name, c.arguments) for c in answer.tool_calls] == [("ff", '{"a": 1}')]
 
 
+def test_a_token_that_waits_for_results_ends_the_answer(makers, tmp_path):
+    """GLM-4's <|observation|>, which its file names nowhere; a name and JSON on the next line are its call."""
+    control = ("<|im_start|>", "<|observation|>", "<|im_end|>")
+    path = makers.puppet(tmp_path / "g.gguf", ['ff\n{"a": 1}', 257], control=control, template=CHATML + "{% if false %}{{ tools }}<|observation|>{% endif %}")
+    with Model.open(path) as model:
+        answer = model.session(tools=[tool("ff", a="integer")]).send("Go.")
+        assert answer.finish == "tool_calls" and answer.tokens[-1] == 257 and [(c.name, c.arguments) for c in answer.tool_calls] == [("ff", '{"a": 1}')]
+
+
 def test_gpt_oss_calls(makers, tmp_path):
     """Its header says who is called; <|call|> ends the turn, and what was thought is put before the call."""
     control = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
