@@ -2,7 +2,7 @@
 # make test      build everything, run the native checks, also under sanitizers and, for ARM, under emulation, the Python tests
 #                (tests/cross/run alone does more: macOS, musl, an old glibc, ARM under sanitizers)
 # make bench-memory   which gains of paging travel to this machine: bench-memory/memory.html
-#                     (FULL=1: the long run; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
+#                     (FULL=1: the long run, in bench-memory-full; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
 # make check-metal   on a Mac: the GPU's logits beside the CPU's
 # make clean     remove what the above made, except downloaded models
 #
@@ -61,7 +61,7 @@ test: $(VENV)/.installed-test
 
 bench-memory: $(VENV)/.installed
 	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(call quietly,$(PIP) install matplotlib)
-	@$(BIN)/pyllama-paged bench memory $(MODEL) $(if $(FULL),--full,--quick) -o bench-memory $(ARGS)
+	@$(BIN)/pyllama-paged bench memory $(MODEL) $(if $(FULL),--full,--quick) -o bench-memory$(if $(FULL),-full) $(ARGS)
 
 # On a Mac: the Metal kernels and the default model on its GPU, beside the CPU.
 check-metal: $(VENV)/.installed-test model

@@ -50,7 +50,7 @@ class Record:
         except (ValueError, KeyError, TypeError) as problem:
             raise InvalidArgument(f"{self.path} is no earlier result of this command") from problem
         if not same or any(there.get(key) != here.get(key) for key in _SAME):
-            raise InvalidArgument(f"{self.path} is of another machine, build or setting; name another file")
+            raise InvalidArgument(f"{self.path} is of another machine, build or setting: remove it, or let this result go elsewhere")
         self.head["date"] = old["date"]
 
     def has(self, row: str) -> bool:

@@ -111,8 +111,10 @@ class Lab:
             return
         self.said(name)
         runs, timeline = [], []
-        # A cache that is allocated whole at loading does not vary, and a rival that is slower must not make a quick run long.
-        for i in range(1 if self.quick and side in LLAMA else repeats or self.repeats):
+        # A cache that is allocated whole at loading does not vary, and a rival that is slower must not make a run long.
+        times = repeats or self.repeats
+        began = time.monotonic()
+        for i in range(min(times, 1 if self.quick else 2) if side in LLAMA else times):
             with Process(side, self.peer) as p, process.Sampler(p.pid) as sampler:
                 p("hello")
                 time.sleep(_FRESH)
@@ -122,7 +124,7 @@ class Lab:
                 runs.append((work(p) or {}, p.marks))
             timeline = timeline or sampler.thin()
         marks = {label: merge([marks[label] for _, marks in runs]) for label in runs[0][1]}
-        self.record.add(name, {**head, "what": what["what"], "repeats": len(runs), **merge([values for values, _ in runs]), "marks": marks,
+        self.record.add(name, {**head, "what": what["what"], "repeats": len(runs), "seconds": round(time.monotonic() - began, 1), **merge([values for values, _ in runs]), "marks": marks,
                                "held": merge([{"bytes": _held(marks, key)} for _, marks in runs])["bytes"], "timeline": timeline})
 
 
