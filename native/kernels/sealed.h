@@ -58,11 +58,11 @@ static inline plp_q8_tile plp_q8_at(const void *tile, uint32_t d)
 
 static inline plp_q4_tile plp_q4_at(const void *tile, uint32_t d)
 {
-    const uint8_t *p = tile, *scales = p + PLP_SEALED_LEN * d;
+    const uint8_t *p = tile, *after = p + PLP_SEALED_LEN * d;
     const uint32_t n = PLP_SEALED_LEN * plp_v_groups(d);
-    return (plp_q4_tile){ .k = p, .v = p + PLP_SEALED_LEN * d / 2, .k_scale = scales, .k_min = (const int8_t *)scales + d,
-                          .v_scale = scales + 2 * d, .v_min = (const int8_t *)scales + 2 * d + n,
-                          .units = (const uint16_t *)(scales + 2 * d + 2 * n) };
+    return (plp_q4_tile){ .k = p, .v = p + PLP_SEALED_LEN * d / 2, .k_scale = after, .k_min = (const int8_t *)after + d,
+                          .v_scale = after + 2 * d, .v_min = (const int8_t *)after + 2 * d + n,
+                          .units = (const uint16_t *)(after + 2 * d + 2 * n) };
 }
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * kernels/arm/arm.h - the three ARM tiers, and the parts they are put together from
  *
- * plp_fill_* overwrite what the tier does better than the one before. "dotprod" and "i8mm" bring the quantised
+ * plp_fill_* overwrite what the tier does better than the one before. "dotprod" and "i8mm" bring integer
  * products only: all else is bound by float arithmetic or memory. What compilers vectorise well by themselves
  * (add, scale, attn_merge, attn_finish: NEON is part of every aarch64) stays with ref/.
  */
@@ -20,5 +20,8 @@ void plp_fill_i8mm(plp_kernels *k);         /* those and PLP_CPU_I8MM */
 void plp_fill_neon_linear(plp_kernels *k);  /* x_bytes, x_pack, linear_work, linear */
 void plp_fill_neon_float(plp_kernels *k);   /* linear_f */
 void plp_fill_neon_attention(plp_kernels *k);   /* kv_put, attn_f16 */
+void plp_fill_neon_seal(plp_kernels *k);    /* kv_seal_q8, kv_seal_q4 */
+void plp_fill_neon_sealed(plp_kernels *k);  /* attn_q8, attn_q4 */
+void plp_fill_dotprod_sealed(plp_kernels *k);
 
 #endif

@@ -53,4 +53,8 @@ INLINE void tile_dots(const int8_t *w, const int8_t *x, int n, int max, int32x4_
 
 #include "kernels/arm/linear.h"
 
-void plp_fill_dotprod(plp_kernels *k) { fill_linear(k); }
+void plp_fill_dotprod(plp_kernels *k)
+{
+    fill_linear(k);
+    plp_fill_dotprod_sealed(k);
+}

@@ -10,10 +10,10 @@
  *          next channel's, or V's, first slots: inside the tile, and masked
  */
 #include "kernels/arm/arm.h"
-#include "kernels/arm/vector.h"
+#include "kernels/arm/soften.h"
 #include "kernels/ref/ref.h"
 
-enum { UNIT = 16, MAX_TOGETHER = 4 };
+enum { MAX_TOGETHER = 4 };
 
 static void kv_put(void *tile, uint32_t block_len, uint32_t slot, const float *k, const float *v, uint32_t head_dim)
 {
@@ -26,14 +26,6 @@ static void kv_put(void *tile, uint32_t block_len, uint32_t slot, const float *k
         vst1_lane_u16(to_k + 3 * (size_t)block_len, h, 3);
         vst1_u16(to_v + d, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(v + d))));
     }
-}
-
-/* Eight f16 as two float vectors. */
-INLINE void widen(const uint16_t *p, float32x4_t v[2])
-{
-    const uint16x8_t h = vld1q_u16(p);
-    v[0] = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(h)));
-    v[1] = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(h)));
 }
 
 /* Scores of n queries with tokens first..first+8: for each, the chains over even and odd channels, then their sum. Meanwhile
@@ -56,7 +48,7 @@ INLINE void scores(uint32_t n, const float *q, uint32_t head_dim, const uint16_t
             channels[i] = vld1q_f32(q + (size_t)i * head_dim + d);
 /* The lane has to be a literal. */
 #define CHANNEL(c, chain)                                                                   \
-        widen(k + first, v);                                                                      \
+        halves8(k + first, v);                                                              \
         k += block_len;                                                                     \
         UNROLL for (uint32_t i = 0; i < n; i++)                                             \
             UNROLL for (int j = 0; j < 2; j++)                                              \
@@ -69,37 +61,6 @@ INLINE void scores(uint32_t n, const float *q, uint32_t head_dim, const uint16_t
             vst1q_f32(&p[i][first + 4 * j], vaddq_f32(even[i][j], odd[i][j]));
 }
 
-/* One query's 16 scores become weights p, and its running m, s, acc take the new maximum. */
-INLINE void soften(plp_attn *a, uint32_t i, float p[UNIT], uint32_t lo, uint32_t hi)
-{
-    const uint32x4_t lane = { 0, 1, 2, 3 };
-    float32x4_t v[4], top = vdupq_n_f32(-__builtin_inff());
-
-    UNROLL for (uint32_t j = 0; j < 4; j++) {
-        const uint32x4_t at = vaddq_u32(lane, vdupq_n_u32(4 * j));
-        v[j] = vld1q_f32(p + 4 * j);
-        if (a->softcap > 0)
-            v[j] = vmulq_n_f32(tanh4(vdivq_f32(v[j], vdupq_n_f32(a->softcap))), a->softcap);
-        v[j] = vbslq_f32(vandq_u32(vcgeq_u32(at, vdupq_n_u32(lo)), vcltq_u32(at, vdupq_n_u32(hi))), v[j],
-                         vdupq_n_f32(-__builtin_inff()));
-        top = vmaxnmq_f32(top, v[j]);
-    }
-    const float m = vmaxnmvq_f32(top);
-    if (m > a->m[i]) {
-        const float c = plp_exp(a->m[i] - m);
-        float *acc = a->acc + (size_t)i * a->head_dim;
-        a->m[i] = m;
-        a->s[i] *= c;
-        for (uint32_t d = 0; d < a->head_dim; d += 4)
-            vst1q_f32(acc + d, vmulq_n_f32(vld1q_f32(acc + d), c));
-    }
-    UNROLL for (int j = 0; j < 4; j++) {
-        v[j] = exp4(vsubq_f32(v[j], vdupq_n_f32(a->m[i])));
-        vst1q_f32(p + 4 * j, v[j]);
-    }
-    a->s[i] = a->s[i] + fold16(v);
-}
-
 /* acc[i][d] += p[i][t] v[t][d], t in order over [lo, hi), 16 channels of n queries in registers at a time. */
 INLINE void weigh(uint32_t n, float *acc, uint32_t head_dim, const uint16_t *v, float p[][UNIT], uint32_t lo, uint32_t hi)
 {
@@ -109,8 +70,8 @@ INLINE void weigh(uint32_t n, float *acc, uint32_t head_dim, const uint16_t *v, 
             UNROLL for (int j = 0; j < 4; j++)
                 sum[i][j] = vld1q_f32(acc + (size_t)i * head_dim + d + 4 * j);
         for (uint32_t t = lo; t < hi; t++) {
-            widen(v + (size_t)t * head_dim + d, w);
-            widen(v + (size_t)t * head_dim + d + 8, w + 2);
+            halves8(v + (size_t)t * head_dim + d, w);
+            halves8(v + (size_t)t * head_dim + d + 8, w + 2);
             UNROLL for (uint32_t i = 0; i < n; i++)
                 UNROLL for (int j = 0; j < 4; j++)
                     sum[i][j] = vfmaq_n_f32(sum[i][j], w[j], p[i][t]);
@@ -131,8 +92,12 @@ INLINE void attend(plp_attn *a, uint32_t i, uint32_t n, const uint16_t *k, uint3
     const char *next_v = next ? next + (size_t)2 * a->head_dim * block_len : NULL;
     scores(n, a->q + at, a->head_dim, k, block_len, 0, p, next);
     scores(n, a->q + at, a->head_dim, k, block_len, 8, p, next_v);
-    for (uint32_t j = 0; j < n; j++)
-        soften(a, i + j, p[j], lo, hi);
+    for (uint32_t j = 0; j < n; j++) {
+        float32x4_t w[4];
+        UNROLL for (int part = 0; part < 4; part++) w[part] = vld1q_f32(p[j] + 4 * part);
+        soften(a, i + j, w, lo, hi);
+        UNROLL for (int part = 0; part < 4; part++) vst1q_f32(p[j] + 4 * part, w[part]);
+    }
     weigh(n, a->acc + at, a->head_dim, v, p, lo, hi);
 }
 

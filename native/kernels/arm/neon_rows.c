@@ -179,4 +179,6 @@ void plp_fill_neon(plp_kernels *k)
     plp_fill_neon_linear(k);
     plp_fill_neon_float(k);
     plp_fill_neon_attention(k);
+    plp_fill_neon_seal(k);
+    plp_fill_neon_sealed(k);
 }

@@ -30,8 +30,10 @@ INLINE float32x4_t exp4(float32x4_t x)
     p = horner(p, r, PLP_EXP_C2);
     p = horner(p, r, 1.0f);
     p = horner(p, r, 1.0f);
-    const int32x4_t power = vsubq_s32(vreinterpretq_s32_f32(shifted), vreinterpretq_s32_f32(magic));
-    return vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(power, vdupq_n_s32(127)), 23)));
+    /* The low bits of `shifted` are n; of what the constant adds to them nothing is left in the exponent's place. */
+    _Static_assert(PLP_ROUND_MAGIC == 12582912.0f, "its lowest nine bits are zero");
+    const int32x4_t power = vaddq_s32(vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23), vdupq_n_s32(127 << 23));
+    return vmulq_f32(p, vreinterpretq_f32_s32(power));
 }
 
 /* The magnitude of `size` with the sign of `sign`. */
