@@ -1,7 +1,7 @@
 """
-What a model needs, before it is loaded: weights, KV per token in each format, and how long a context a machine holds.
+What a model needs, before it is loaded: weights, KV in each format, and how long a context a machine holds.
 
-Pure arithmetic on counts: of a known shape (shapes.json), or of a GGUF file's header and tensor list.
+Of a GGUF file it is the engine's own reading of the header; of a known shape (shapes.json) arithmetic on its counts.
 """
 
 from __future__ import annotations
@@ -9,94 +9,136 @@ from __future__ import annotations
 import importlib.resources
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
-from .errors import InvalidArgument, ModelFileError
+from ._native import call, ffi, lib
+from .errors import InvalidArgument
 from .gguf import File
 
-__all__ = ["FORMATS", "Shape", "kv_bytes", "longest_context", "of_file", "shapes"]
+__all__ = ["FORMATS", "Group", "Shape", "held_bytes", "kv_bytes", "longest_context", "of_file", "of_header", "shapes"]
 
 FORMATS = ("f16", "q8", "q4")
 BLOCK_LEN = 16
 _ALIGNMENT = 64             # of a block
 _Q4_K_M_BITS = 4.85         # a parameter, with the scales and the larger types of some matrices
+_MOST = 1 << 30             # tokens
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that share one kind of block."""
+
+    layers: int
+    block_len: int                  #: tokens
+    block_bytes: tuple[int, ...]    #: all its layers, by format
+    window: int = 0                 #: tokens that they look back; 0: all
+    is_state: bool = False          #: a running state instead of keys and values: as large however long the context is
 
 
 @dataclass(frozen=True)
 class Shape:
     title: str
-    kv_heads: tuple[int, ...]   #: of each layer
-    head_dim: int               #: of K
-    value_dim: int              #: of V
+    layers: int                 #: those that borrow keys and values are in no group
+    groups: tuple[Group, ...]
     params: int
     context: int                #: what it was trained for
     weights: dict[str, int]     #: bytes, by a name of the type
-    window: int = 0             #: some or all layers look back no further; 0: all see everything
+    _native: Any = field(repr=False, compare=False, default=None)
 
     @property
-    def layers(self) -> int:
-        return len(self.kv_heads)
+    def window(self) -> int:
+        """Some or all layers look back no further; 0: all see everything."""
+        return max((group.window for group in self.groups if not group.is_state), default=0)
+
+
+def _block_bytes(layers: int, kv_heads: int, head_dim: int) -> tuple[int, ...]:
+    """
+    Of a block, by format. f16: two bytes a value. q8 and q4 with their scales: K has one a channel and block, V one a
+    token and 32 channels.
+    """
+    values, scales = 2 * BLOCK_LEN * head_dim, 2 * head_dim + 2 * BLOCK_LEN * math.ceil(head_dim / 32)
+    tiles = (2 * values, values + scales, values // 2 + scales + 8)
+    return tuple(-(-layers * kv_heads * tile // _ALIGNMENT) * _ALIGNMENT for tile in tiles)
+
+
+def _native(groups: tuple[Group, ...], context: int):
+    shape = ffi.new("plp_kv_shape *")
+    shape.n_layers, shape.context_train, shape.n_groups = sum(g.layers for g in groups), context, len(groups)
+    for to, group in zip(shape.group, groups):
+        to.n_layers, to.block_len, to.window, to.is_state, to.block_bytes = \
+            group.layers, group.block_len, group.window, group.is_state, group.block_bytes
+    return shape
 
 
 @cache
 def shapes() -> dict[str, Shape]:
     known = json.loads(importlib.resources.files(__package__).joinpath("shapes.json").read_text("utf-8"))
-    return {name: Shape(s["title"], (s["kv_heads"],) * s["layers"], s["head_dim"], s["head_dim"], s["params"], s["context"],
-                        {"f16": 2 * s["params"], "Q4_K_M, about": int(s["params"] * _Q4_K_M_BITS / 8)})
-            for name, s in known.items()}
+    out = {}
+    for name, s in known.items():
+        groups = (Group(s["layers"], BLOCK_LEN, _block_bytes(s["layers"], s["kv_heads"], s["head_dim"])),)
+        out[name] = Shape(s["title"], s["layers"], groups, s["params"], s["context"],
+                          {"f16": 2 * s["params"], "Q4_K_M, about": int(s["params"] * _Q4_K_M_BITS / 8)}, _native(groups, s["context"]))
+    return out
+
+
+def of_header(file: File) -> Shape:
+    """A file's shape, whether its tensors are all there or not."""
+    shape = ffi.new("plp_kv_shape *")
+    call(lib.plp_kv_shape_of, file.pointer, BLOCK_LEN, shape)
+    groups = tuple(Group(g.n_layers, g.block_len, tuple(g.block_bytes), g.window, g.is_state) for g in shape.group[0:shape.n_groups])
+    tensors = list(file.tensors())
+    return Shape(title=str(file.get("general.name", file.path)), layers=shape.n_layers, groups=groups, params=sum(math.prod(t.shape) for t in tensors),
+                 context=shape.context_train, weights={"in the file": sum(t.n_bytes for t in tensors)}, _native=shape)
 
 
 def of_file(path) -> Shape:
-    """A file's shape. `ModelFileError` if it is damaged, incomplete, or names no layers."""
+    """`ModelFileError` if the file is damaged or incomplete, `UnsupportedModel` if it is of a kind that is not run."""
     with File.open(path) as file:
-        arch = file.get("general.architecture")
+        return of_header(file)
 
-        def number(key: str, default: int | None = None) -> int:
-            value = file.get(f"{arch}.{key}", default)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise ModelFileError(f"{path}: {arch}.{key} is {value!r}, so what the KV cache needs cannot be told")
-            return value
 
-        layers, width, heads = number("block_count") - number("nextn_predict_layers", 0), number("embedding_length"), file.get(f"{arch}.attention.head_count")
-        most_heads = max(heads) if isinstance(heads, list) else number("attention.head_count")
-        per_layer = file.get(f"{arch}.attention.head_count_kv", most_heads)
-        if not isinstance(per_layer, list):
-            per_layer = [number("attention.head_count_kv", most_heads)] * min(layers, 100_000)
-        per_layer = per_layer[:layers]
-        borrowing = min(number("attention.shared_kv_layers", 0), layers)        # the last ones attend to keys of layers before
-        per_layer = per_layer[:layers - borrowing] + [0] * borrowing
-        every = number("full_attention_interval", 0)        # the layers between have a running state of fixed size instead
-        if every:
-            per_layer = [n if (i + 1) % every == 0 else 0 for i, n in enumerate(per_layer)]
-        usual = width // most_heads if most_heads else 0
-        tensors = list(file.tensors())
-        return Shape(
-            title=str(file.get("general.name", path)), kv_heads=tuple(per_layer), head_dim=number("attention.key_length", usual),
-            value_dim=number("attention.value_length", usual), params=sum(math.prod(t.shape) for t in tensors),
-            context=number("context_length", 0), weights={"in the file": sum(t.n_bytes for t in tensors)},
-            window=number("attention.sliding_window", 0))
+def _format(kv: str) -> int:
+    if kv not in FORMATS:
+        raise InvalidArgument(f"kv={kv!r} is not known; it is one of {', '.join(FORMATS)}")
+    return FORMATS.index(kv)
 
 
 def kv_bytes(shape: Shape, kv: str) -> float:
     """
-    Of one token in a full block, all layers. A window is not taken off: it bounds what is held, not what a token costs.
-
-    f16: two bytes a value. q8 and q4 with their scales: K has one a channel and block, V one a token and 32 channels.
+    Of one token in a full block, all layers. A window is not taken off: it bounds what is held, not what a token costs;
+    a running state is shared out over its block.
     """
-    if kv == "f16":
-        return 2.0 * sum(shape.kv_heads) * (shape.head_dim + shape.value_dim)
-    if kv not in FORMATS:
-        raise InvalidArgument(f"kv={kv!r} is not known; it is one of {', '.join(FORMATS)}")
-    d, groups = shape.head_dim, math.ceil(shape.value_dim / 32)
-    values = BLOCK_LEN * (shape.head_dim + shape.value_dim)
-    tile = values + 2 * d + 2 * BLOCK_LEN * groups if kv == "q8" else values // 2 + 2 * d + 2 * BLOCK_LEN * groups + 8
-    block = sum(shape.kv_heads) * tile
-    return (block + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT / BLOCK_LEN
+    at = _format(kv)
+    return sum(group.block_bytes[at] / group.block_len for group in shape.groups)
 
 
-def longest_context(shape: Shape, kv: str, memory_bytes: float) -> int:
-    """Tokens whose KV fits into `memory_bytes`, the open block in f16 included; not cut at the model's own limit."""
-    open_block = kv_bytes(shape, "f16") * BLOCK_LEN if kv != "f16" else 0
-    per_token = kv_bytes(shape, kv)
-    return max(0, int((memory_bytes - open_block) // per_token)) if per_token else 0
+def held_bytes(shape: Shape, kv: str, tokens: int) -> int:
+    """What a session of so many tokens holds, exactly; while a part of a prompt is computed, that part's blocks besides."""
+    return lib.plp_kv_shape_bytes(shape._native, _format(kv), tokens)
+
+
+def _need(shape: Shape, kv: str, tokens: int, sessions: int, prefix: int) -> int:
+    """The most that so many sessions ever held until each had so many tokens, whole blocks of their beginning once."""
+    longest = max(group.block_len for group in shape.groups)        # what is held rises and falls with a period of this
+    peak = max(held_bytes(shape, kv, n) for n in range(max(tokens - longest + 1, 0), tokens + 1))
+    shared = sum(min(prefix, tokens) // group.block_len * group.block_bytes[_format(kv)] for group in shape.groups if not group.window)
+    return sessions * peak - (sessions - 1) * shared
+
+
+def longest_context(shape: Shape, kv: str, memory_bytes: float, *, sessions: int = 1, prefix: int = 0) -> int:
+    """
+    Tokens that each of these sessions may have, such that their KV fits into `memory_bytes`; not cut at the model's own limit.
+
+    prefix    tokens that they all begin with, held once (as far as layers without a window go)
+    """
+    if not any(group.block_bytes[0] and not group.is_state for group in shape.groups):
+        return 0
+    low, high = 0, 1
+    while high < _MOST and _need(shape, kv, high, sessions, prefix) <= memory_bytes:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _need(shape, kv, middle, sessions, prefix) <= memory_bytes else (low, middle)
+    return low

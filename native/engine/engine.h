@@ -8,7 +8,7 @@
  * guess.c      tokens that may follow, computed beside the one that is there
  * spill.c      idle sessions' blocks to a file and back
  * pin.c        pinned prefixes           files.c    prefix and session files           look.c   those without an engine
- * ledger.c     what the pool holds, re-counted
+ * ledger.c     what the pool holds, re-counted           need.c     what it would hold, of a file that is not loaded
  *
  * Locking  `lock` guards the pool, the index, tables and lists. A forward pass runs without it: it reads
  *          only what the batch names, and a session in a batch is busy, so nobody changes its table.
@@ -109,6 +109,16 @@ typedef struct plp_spill_class {        /* free places in the spill file, for on
 
 /* Tokens that a window group keeps beyond its window, so that a short rewind costs nothing. */
 #define PLP_WINDOW_SLACK 256u
+
+/* Positions of a group before this one are no more needed with n tokens stored: a window is kept, and what a short
+ * rewind goes on from, which for a running state is the end of the block before. */
+static inline uint32_t plp_kept_from(uint32_t window, uint32_t block_len, bool is_state, uint32_t n)
+{
+    uint32_t from = n > PLP_WINDOW_SLACK ? n - PLP_WINDOW_SLACK : 0;
+    if (is_state)
+        from -= from % block_len;
+    return window && from > window ? from - window : 0;
+}
 
 struct plp_engine {
     plp_engine_options options;

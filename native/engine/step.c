@@ -132,17 +132,6 @@ static plp_status reserve(plp_engine *e, plp_request *r)
     return status;
 }
 
-/* Positions before this one are no more needed with n tokens stored: a window is kept, and what a short rewind
- * goes on from, which for a running state is the end of the block before. */
-static uint32_t kept_from(const plp_engine *e, uint32_t group, uint32_t n)
-{
-    const plp_group *g = &e->model->group[group];
-    uint32_t from = n > PLP_WINDOW_SLACK ? n - PLP_WINDOW_SLACK : 0;
-    if (g->state_bytes)
-        from -= from % g->block_len;
-    return g->window && from > g->window ? from - g->window : 0;
-}
-
 void plp_session_advance(plp_session *s, uint32_t n)
 {
     plp_engine *e = s->engine;
@@ -154,7 +143,7 @@ void plp_session_advance(plp_session *s, uint32_t n)
     s->has_logits = s->n_computed == s->n_tokens;
     plp_session_publish(s);
     for (uint32_t g = 0; g < e->model->n_groups; g++)
-        plp_table_drop_before(&s->table[g], e->pool, kept_from(e, g, s->n_computed));
+        plp_table_drop_before(&s->table[g], e->pool, plp_kept_from(e->model->group[g].window, plp_group_len(e, g), e->model->group[g].state_bytes != 0, s->n_computed));
 }
 
 static void commit(plp_engine *e, plp_request *r)

@@ -176,6 +176,20 @@ enum { PLP_ENGINE_SHUFFLE = 1 /* hand blocks out in random order (tests, benchma
        PLP_ENGINE_MLOCK = 2, PLP_ENGINE_PREFETCH = 4, PLP_ENGINE_NO_REUSE = 8 /* no prefix index */,
        PLP_ENGINE_ONE_HASH = 16 /* all blocks hash alike, so that only their tokens tell them apart (tests) */ };
 
+/* What a model's KV takes, told by its file without opening the model. The layers of a group share one kind of block. */
+typedef struct plp_kv_group {
+    uint32_t n_layers, block_len;
+    uint32_t window;            /* tokens that its layers look back; 0: all */
+    bool     is_state;          /* blocks hold a running state: as large however many tokens they stand for */
+    uint64_t block_bytes[3];    /* by plp_kv_format */
+} plp_kv_group;
+
+typedef struct plp_kv_shape { uint32_t n_layers, context_train, n_groups; plp_kv_group group[2]; } plp_kv_shape;
+
+PLP_API plp_status plp_kv_shape_of(const plp_file *f, uint32_t block_len /* 0: 16 */, plp_kv_shape *out, plp_error *err);
+/* What one session of so many tokens holds, nothing shared; while a chunk is computed, that chunk's blocks besides. */
+PLP_API uint64_t   plp_kv_shape_bytes(const plp_kv_shape *s, int32_t kv_format, uint32_t n_tokens);
+
 typedef struct plp_engine_options {
     const char *device;         /* "auto", "cpu", "cuda", "metal", "emu"; NULL: auto */
     uint32_t    n_threads;      /* 0: performance cores, within affinity and quota */

@@ -180,6 +180,8 @@ typedef struct plp_model_options {
 
 /* The file and the backend must outlive the model. */
 plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, const plp_model_options *o, plp_error *err);
+/* Its shape and groups alone: no tensor is looked at, no backend is needed. Nothing but block_bytes and close may follow. */
+plp_status plp_model_look(plp_model **out, const plp_file *f, uint32_t block_len, plp_error *err);
 void       plp_model_close(plp_model *m);           /* NULL is fine */
 /* Store the batch's KV and write the logits it asks for. */
 void       plp_model_forward(plp_model *m, const plp_batch *batch);

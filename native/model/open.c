@@ -129,6 +129,23 @@ plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, co
     return PLP_OK;
 }
 
+plp_status plp_model_look(plp_model **out, const plp_file *f, uint32_t block_len, plp_error *err)
+{
+    plp_model *m = plp_zalloc(PLP_MEM_MODEL, 1, sizeof *m);
+    plp_status s;
+
+    if (!m)
+        return plp_fail(err, PLP_E_NOMEM, "model: no memory");
+    m->file = f;
+    m->block_len = block_len;
+    if ((s = find_arch(m, err)) < 0 || (s = plp_model_read_shape(m, err)) < 0 || (s = plp_model_assign_layers(m, err)) < 0) {
+        plp_model_close(m);
+        return s;
+    }
+    *out = m;
+    return PLP_OK;
+}
+
 void plp_model_close(plp_model *m)
 {
     if (!m)

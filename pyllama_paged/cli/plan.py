@@ -66,12 +66,10 @@ def facts(shape: arithmetic.Shape, memory: int, sessions: int, prefix: int) -> d
     out = {"title": shape.title, "params": shape.params, "layers": shape.layers, "context": shape.context, "window": shape.window,
            "weights_bytes": shape.weights, "free_bytes": memory, "kv_room_bytes": room, "sessions": sessions, "prefix": prefix, "kv": {}}
     for kv in arithmetic.FORMATS:
-        per_token = arithmetic.kv_bytes(shape, kv)
-        # All sessions hold the shared beginning once: N contexts of L tokens are prefix + N (L - prefix) tokens.
-        tokens = arithmetic.longest_context(shape, kv, room)
-        each = prefix + (tokens - prefix) // sessions if tokens > prefix else tokens // sessions
-        out["kv"][kv] = {"bytes_per_token": per_token, "bytes_of_2000_tokens": per_token * _EXAMPLE,
-                         "bytes_of_full_context": per_token * shape.context, "tokens_that_fit": tokens, "context_that_fits": each}
+        out["kv"][kv] = {"bytes_per_token": arithmetic.kv_bytes(shape, kv), "bytes_of_2000_tokens": arithmetic.held_bytes(shape, kv, _EXAMPLE),
+                         "bytes_of_full_context": arithmetic.held_bytes(shape, kv, shape.context),
+                         "tokens_that_fit": arithmetic.longest_context(shape, kv, room),
+                         "context_that_fits": arithmetic.longest_context(shape, kv, room, sessions=sessions, prefix=prefix)}
     return out
 
 
@@ -81,6 +79,11 @@ def _si(n: float) -> str:
         if n >= factor:
             return f"{n / factor:.1f} {unit}" if n < 100 * factor else f"{n / factor:,.0f} {unit}"
     return f"{n / 1e3:.1f} kB"
+
+
+def _states(shape: arithmetic.Shape) -> str:
+    group = next(g for g in shape.groups if g.is_state)
+    return f"{group.layers} layers have a running state instead, {_si(group.block_bytes[0])} for every {group.block_len} tokens, of which the last few are kept."
 
 
 def plan(args) -> int:
@@ -113,5 +116,6 @@ def plan(args) -> int:
     out.print(table)
     out.print(f"[dim]KB = 1,024 bytes, GB = 10^9. Free here: {_si(memory)}; after weights and work space {_si(f['kv_room_bytes'])} are left for KV."
               + (f" The first {args.prefix:,} tokens are held once for all." if args.prefix else "")
-              + (" Layers with a window hold no more than that, so a real context is longer." if f["window"] else "") + "[/]", soft_wrap=True)
+              + (" Layers with a window are counted with what they hold at that length." if f["window"] else "")
+              + (f" {looks.clean(_states(shape))}" if any(g.is_state for g in shape.groups) else "") + "[/]", soft_wrap=True)
     return 0

@@ -11,7 +11,7 @@ import json
 import os
 from collections import Counter
 
-from .. import hub
+from .. import hub, plan
 from .._native import call, ffi, lib, text_of
 from ..errors import PllamaError
 from ..gguf import File
@@ -34,18 +34,13 @@ def _number(file: File, key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else None
 
 
-def _kv_bytes_per_token(file: File, arch: str) -> int | None:
-    """K and V of all layers in f16."""
-    def of(key):
-        return _number(file, f"{arch}.{key}")
-
-    layers, embd, heads = of("block_count"), of("embedding_length"), of("attention.head_count")
-    if not layers or not heads or not embd:
-        return None
-    kv_heads = of("attention.head_count_kv") or heads
-    k = of("attention.key_length") or embd // heads
-    v = of("attention.value_length") or embd // heads
-    return layers * kv_heads * (k + v) * 2
+def _kv(file: File) -> dict:
+    """What KV takes in f16: a token's, and the whole context's. None for a model of a kind that is not run."""
+    try:
+        shape = plan.of_header(file)
+    except PllamaError:
+        return {"kv_bytes_per_token": None, "kv_bytes_of_context": None}
+    return {"kv_bytes_per_token": int(plan.kv_bytes(shape, "f16")), "kv_bytes_of_context": plan.held_bytes(shape, "f16", shape.context)}
 
 
 def _shown(file: File, key: str) -> str:
@@ -81,7 +76,7 @@ def _facts(file: File, path: str) -> dict:
         "n_params": sum(_product(t.shape) for t in tensors),
         "n_layers": _number(file, f"{arch}.block_count"),
         "context_length": _number(file, f"{arch}.context_length"),
-        "kv_bytes_per_token": _kv_bytes_per_token(file, arch) if arch else None,
+        **_kv(file),
         "n_metadata": len(file.keys()),
         "n_tensors": len(tensors),
         "tensor_types": {kind: {"n": n, "bytes": sum(t.n_bytes for t in tensors if t.type == kind)} for kind, n in kinds.most_common()},
@@ -155,8 +150,7 @@ def _print_facts(facts: dict) -> None:
     if facts["context_length"]:
         rows.append(("context", f"{facts['context_length']:,} tokens"))
     if per_token := facts["kv_bytes_per_token"]:
-        full = f"; the whole context {looks.size(per_token * facts['context_length'])}, if it is ever filled" if facts["context_length"] else ""
-        rows.append(("KV cache", f"{per_token:,} bytes a token in f16{full}"))
+        rows.append(("KV cache", f"{per_token:,} bytes a token in f16; the whole context {looks.size(facts['kv_bytes_of_context'])}, if it is ever filled"))
     if vocab := facts["vocab"]:
         if "problem" in vocab:
             rows.append(("tokenizer", vocab["problem"]))

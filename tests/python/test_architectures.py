@@ -333,8 +333,25 @@ def test_layers_that_draft_further_tokens_are_left_out(tmp_path, file_of):
     path = broken(tmp_path, "qwen35", extra=[(f"blk.{n}.nextn.eh_proj.weight", (64, 128)), (f"blk.{n}.attn_norm.weight", (64,))],
                   fields=[("block_count", n + 1, V.UINT32), ("nextn_predict_layers", 1, V.UINT32)])
     with Model.open(path) as model, Model.open(file_of("qwen35")) as plain:
-        assert model.info.n_layers == n and plan.of_file(path).kv_heads == (0, 0, 0, 2)
+        assert model.info.n_layers == plan.of_file(path).layers == n
         assert np.array_equal(model.logits(golden_tokens()), plain.logits(golden_tokens()))
+
+
+@pytest.mark.parametrize("name", [*CASES, LARGE_STATE.name])
+def test_a_plan_is_what_a_session_holds(name, tmp_path, file_of):
+    """To the byte, in each format: windows, running states, borrowed keys and heads by window included."""
+    path = LARGE_STATE.write(tmp_path / "large.gguf", "F32") if name == LARGE_STATE.name else file_of(name)
+    shape = plan.of_file(path)
+    far = [n for n in (300, 700) if any(g.window for g in shape.groups)]
+    for kv in plan.FORMATS:
+        with Model.open(path, kv=kv, threads=1, context=1024, reuse=False) as model, model.session() as session:
+            assert shape.layers == model.info.n_layers and shape.context == model.info.context_train
+            assert sum(int(g.block_bytes[0] / g.block_len) for g in shape.groups) == model.info.kv_bytes_per_token
+            for n in (1, 16, 17, 40, *(far if kv == "q8" else ())):
+                session.feed([3] * (n - len(session)))
+                session.compute()
+                ledger = model.memory
+                assert ledger.token_state + ledger.reserved == plan.held_bytes(shape, kv, n), (kv, n)
 
 
 def test_an_unknown_architecture_is_refused_with_the_list(tmp_path):
