@@ -309,11 +309,11 @@ class Case:
             out += [("expert_count", self.n_experts, V.UINT32), ("expert_used_count", self.n_chosen, V.UINT32)]
         return [(f"{self.arch}.{key}", value, kind) for key, value, kind in [*out, *self.meta]]
 
-    def tensor_type(self, name, value, kind):
+    def tensor_type(self, name, value, kind, experts=""):
         if value.ndim == 1 or name.endswith(".bias"):
             return "F32"
-        if "_exps" in name and self.expert_type:
-            return self.expert_type
+        if "_exps" in name and (experts or self.expert_type):
+            return experts or self.expert_type
         unquantised = ("gate_inp", "shortconv.conv.", "ssm_conv1d", "_coef.")
         return "F32" if any(part in name for part in unquantised) else kind
 
@@ -325,7 +325,8 @@ class Case:
             else:
                 yield name, value
 
-    def write(self, path, kind="F32"):
+    def write(self, path, kind="F32", experts=""):
+        """`experts`: another type for them than this case's, which holds the same values."""
         w = GGUFWriter(path, self.arch)
         w.add_name(self.name)
         for key, value, value_type in self.fields():
@@ -335,7 +336,7 @@ class Case:
             if value != []:         # gguf-py cannot write an empty array
                 w.add_key_value(key, value, value_type, sub_type=element)
         for name, value in self._in_file():
-            of = self.tensor_type(name, value, kind)
+            of = self.tensor_type(name, value, kind, experts)
             if value.shape[-1] % block_len(of):
                 raise ValueError(f"{name}: rows of {value.shape[-1]} values are no whole blocks of {of}")
             data = quantize(value, Type[of])

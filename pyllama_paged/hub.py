@@ -197,10 +197,7 @@ def _fetch_entry(name: str, entry: dict, progress: Progress | None) -> Path:
 
 def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
     hub = entry["hub"]
-    try:
-        from huggingface_hub import hf_hub_url
-    except ImportError:
-        raise DownloadError("huggingface_hub is not installed") from None
+    url = _hub_urls()
     n_bytes, sha256, revision = entry["n_bytes"], entry["sha256"], hub["revision"]
     if n_bytes is None or sha256 is None:
         info = _ask_hub(hub["repo"], revision)
@@ -208,7 +205,7 @@ def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
         revision = info.sha
         if sha256 is None:
             raise DownloadError(f"the Hub has no checksum of {hub['repo']}/{entry['file']}")
-    _download(hf_hub_url(hub["repo"], entry["file"], revision=revision), target, n_bytes, sha256, progress)
+    _download(url(hub["repo"], entry["file"], revision=revision), target, n_bytes, sha256, progress, _hub_headers())
 
 
 def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
@@ -246,6 +243,17 @@ def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
         _accept(part, target, entry["n_bytes"], entry["sha256"])
 
 
+def _hub_urls() -> Callable[..., str]:
+    """huggingface_hub's way to a file's URL; raises where the Hub may not, or cannot, be asked. Nothing else needs that package."""
+    try:
+        from huggingface_hub import constants, hf_hub_url
+    except ImportError:
+        raise DownloadError("huggingface_hub is not installed") from None
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError("HF_HUB_OFFLINE is set, so nothing is downloaded from the Hub")
+    return hf_hub_url
+
+
 def _ask_hub(repo: str, revision: str | None = None):
     """What the Hub knows about a repository and its files."""
     from huggingface_hub import HfApi
@@ -270,8 +278,7 @@ def _facts(info, name: str) -> tuple[int, str | None]:
 
 
 def _fetch_repository(name: str, progress: Progress | None) -> Path:
-    from huggingface_hub import hf_hub_url
-
+    url = _hub_urls()
     repo, _, quant = name.partition(":")
     info = _ask_hub(repo)
     paths = []
@@ -280,20 +287,16 @@ def _fetch_repository(name: str, progress: Progress | None) -> Path:
         paths.append(target)
         with _alone(target):
             if not target.is_file():
-                _download(hf_hub_url(repo, part, revision=info.sha), target, *_facts(info, part), progress)
+                _download(url(repo, part, revision=info.sha), target, *_facts(info, part), progress, _hub_headers())
     return paths[0]
 
 
-def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress: Progress | None) -> None:
+def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress: Progress | None, headers: dict[str, str]) -> None:
     """Fetch or go on fetching `url`. `n_bytes` may be 0 (unknown), `sha256` None."""
     import http.client
     import urllib.error
     import urllib.request
 
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        raise DownloadError("HF_HUB_OFFLINE is set, so nothing is downloaded")
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
     if n_bytes and have >= n_bytes:
@@ -301,7 +304,7 @@ def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress
             return _accept(part, target, n_bytes, sha256)
         except DownloadError:
             have = 0                        # which has removed it
-    request = urllib.request.Request(url, headers=_headers())
+    request = urllib.request.Request(url, headers=headers)
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
@@ -321,7 +324,7 @@ def _download(url: str, target: Path, n_bytes: int, sha256: str | None, progress
     _accept(part, target, n_bytes, sha256)
 
 
-def _headers() -> dict[str, str]:
+def _hub_headers() -> dict[str, str]:
     from huggingface_hub.utils import build_hf_headers
 
     return {k: v for k, v in build_hf_headers(library_name="pyllama_paged").items() if isinstance(v, str)}

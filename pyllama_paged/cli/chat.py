@@ -115,14 +115,14 @@ class Chat:
     def session(self):
         return self.sessions[self.current]
 
-    def add(self, session) -> None:
-        """A further conversation, which becomes the current one."""
+    def add(self, session, at: int | None = None) -> None:
+        """A further conversation, which becomes the current one; the last, if no place is given."""
         session.speculate = self.speculate
-        self.sessions.append(session)
-        self.current, self.last = len(self.sessions) - 1, None
+        self.current, self.last = len(self.sessions) if at is None else at, None
+        self.sessions.insert(self.current, session)
 
     def _session(self, messages: list[dict]):
-        return self.model.session(messages=messages, think=self.think, when_full="shift", speculate=self.speculate)
+        return self.model.session(messages=messages, think=self.think, when_full="shift")
 
     # ---- talking
 
@@ -277,8 +277,8 @@ class Chat:
 
     def _restart(self, messages: list[dict]) -> None:
         self.session.close()
-        self.sessions[self.current] = self._session(messages)
-        self.last = None
+        del self.sessions[self.current]
+        self.add(self._session(messages), self.current)
 
 
 def chat(args) -> int:

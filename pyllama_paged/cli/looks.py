@@ -170,10 +170,13 @@ class Typist:
                 elif self._column < self._width - 1:
                     self._put(" ")
                     self._column += 1
+            elif _cells(character) == 2:            # scripts without spaces may break anywhere
+                self._flush_word()
+                self._word = character
+                self._flush_word()
             else:
                 self._word += character
-                # Scripts without spaces may break anywhere, and a word wider than the screen must.
-                if _cells(character) == 2 or sum(map(_cells, self._word)) >= self._width - 1:
+                if sum(map(_cells, self._word)) >= self._width - 1:     # and a word wider than the screen must
                     self._flush_word()
         self._out.flush()
 

@@ -47,8 +47,7 @@ def shared():
 
 @pytest.fixture(scope="session")
 def makers():
-    """The module that writes small models; it needs gguf-py."""
-    pytest.importorskip("gguf", reason="gguf-py, which writes the test models, is not installed")
+    """The module that writes small models."""
     from models import tiny
 
     return tiny

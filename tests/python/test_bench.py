@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))                # models/ is no installed package
-pytest.importorskip("pyllama_paged", reason="the package is not built")
 
 from models import tiny                                                    # noqa: E402
 from pyllama_paged.bench import kernels, machine, native, peers, record, serve, speed, stats, tables, work     # noqa: E402

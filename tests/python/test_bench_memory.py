@@ -11,8 +11,6 @@ import time
 
 import pytest
 
-pytest.importorskip("pyllama_paged", reason="the package is not built")
-
 from pyllama_paged import Model                                                                             # noqa: E402
 from pyllama_paged.bench.memory import churn, compare, energy, lab, page, price, process, tables, verdicts    # noqa: E402
 from pyllama_paged.bench.memory.loop import tokens_of                                                       # noqa: E402

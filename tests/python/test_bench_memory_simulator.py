@@ -7,8 +7,6 @@ import random
 
 import pytest
 
-pytest.importorskip("pyllama_paged", reason="the package is not built")
-
 from pyllama_paged import Model, plan                                                    # noqa: E402
 from pyllama_paged.bench.memory.buddy import Buddy                                       # noqa: E402
 from pyllama_paged.bench.memory.lengths import ALPACA, SHAREGPT                          # noqa: E402

@@ -5,7 +5,7 @@ import os
 import struct
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from pyllama_paged import Reasoning
 from pyllama_paged.cli import looks
@@ -251,6 +251,8 @@ class Screen(io.StringIO):
 
 
 @given(st.lists(st.text("ab 中\n", max_size=9), max_size=30), st.integers(8, 40))
+@example(["aaaaaa中"], 8)
+@example(["a" * 6, "中", "b" * 7, "中"], 8)
 def test_words_are_kept_whole_and_nothing_is_lost(pieces, width):
     screen = Screen()
     typist = looks.Typist(screen)

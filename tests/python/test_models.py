@@ -2,14 +2,13 @@
 import sys
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type, GGUFReader
+from gguf.quants import dequantize
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))                # models/ is no installed package
-gguf = pytest.importorskip("gguf")
-
-from gguf import GGMLQuantizationType as Type, GGUFReader                   # noqa: E402
-from gguf.quants import dequantize                                         # noqa: E402
 
 from models import blocks, generate, llama, tiny, vocabs                   # noqa: E402
 

@@ -3,19 +3,18 @@ import re
 import sys
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import dequantize
 
-gguf = pytest.importorskip("gguf")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT), str(ROOT / "tests" / "golden")]    # last, so that an installed library wins
 
-from gguf import GGMLQuantizationType as Type                              # noqa: E402
-from gguf.quants import dequantize                                         # noqa: E402
-
 from make_quant_goldens import valid_blocks                                # noqa: E402
+from pyllama_paged import _native as native                                # noqa: E402
 
-native = pytest.importorskip("pyllama_paged._native", reason="pyllama_paged is not built", exc_type=ImportError)
 TYPES = re.findall(r"^QUANT\( *\d+, (\w+),", (ROOT / "native" / "format" / "quants.def").read_text(), re.M)
 
 

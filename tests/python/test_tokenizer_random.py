@@ -12,12 +12,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import gguf
 import pytest
+import tokenizers
 
 from pretoken_rules import NAMES, RULES, cuts, pre_tokenizer, random_text
+from pyllama_paged.vocab import Vocab
 
-tokenizers = pytest.importorskip("tokenizers")
-gguf = pytest.importorskip("gguf")
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("PLP_SHARED") or ROOT.parent / "shared")
@@ -31,6 +32,10 @@ PATHS["smol"] = MODEL
 
 # The control tokens that take the white space after them in Phi-3's tokenizer.json.
 RSTRIP = {"<|assistant|>", "<|system|>", "<|end|>", "<|user|>", *(f"<|placeholder{i}|>" for i in range(1, 7))}
+
+
+def missing(path):
+    return f"reference data is missing: {path} (PLP_SHARED, PLP_MODEL)"
 
 
 def raw_data(path):
@@ -88,10 +93,9 @@ def case(request, tmp_path_factory):
     """Our vocabulary, and per text the ids that the twin gives, without and with control tokens."""
     path = PATHS["qwen2" if request.param == "phi-4" else request.param]
     if not path.exists():
-        pytest.skip(f"no {path.name}")
+        pytest.skip(missing(path))
     if request.param == "phi-4":
         path = phi4(tmp_path_factory.mktemp("vocab") / "phi-4.gguf", path)
-    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
     data = raw_data(path)
     twin = (byte_level if data["model"] == "gpt2" else sentence_piece)(data)
     kinds = data["token_type"]
@@ -103,7 +107,7 @@ def case(request, tmp_path_factory):
         both = request.param == "phi-4" and added is control
         twin.add_tokens([tokenizers.AddedToken(t, normalized=False, lstrip=both, rstrip=both or request.param == "phi-3" and t in RSTRIP) for t in added])
         ids.append([encoding.ids for encoding in twin.encode_batch(chosen, add_special_tokens=False)])
-    return vocab.Vocab.open(path), chosen, *ids
+    return Vocab.open(path), chosen, *ids
 
 
 def texts(specials):
@@ -133,9 +137,8 @@ def test_text_comes_back(case):
 def test_rendered_prompts():
     reference = SHARED / "reference" / "smollm2-135m-q4_1.greedy.json"
     if not reference.exists() or not MODEL.exists():
-        pytest.skip("no reference or no default model")
-    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
-    ours = vocab.Vocab.open(MODEL)
+        pytest.skip(missing(MODEL if reference.exists() else reference))
+    ours = Vocab.open(MODEL)
     for case in json.loads(reference.read_text()):
         assert ours.tokenize(case["rendered"], control=True) == case["prompt_tokens"]
         assert ours.detokenize(case["greedy_tokens"], control=True) == case["greedy_text"]
@@ -160,9 +163,8 @@ def test_cuts(name):
 def test_speed(name):
     """At least 5 MB/s of English, and a megabyte of one letter in under a second; of CPU time, the machine may be busy."""
     if not PATHS[name].exists():
-        pytest.skip(f"no {PATHS[name].name}")
-    vocab = pytest.importorskip("pyllama_paged.vocab", reason="pyllama_paged is not built", exc_type=ImportError)
-    ours = vocab.Vocab.open(PATHS[name])
+        pytest.skip(missing(PATHS[name]))
+    ours = Vocab.open(PATHS[name])
     prose = (ROOT / "docs" / "architecture.md").read_bytes()
     for text, most in ((prose, len(prose) / 5e6), (b"A" * 1_000_000, 1.0)):
         seconds = []
