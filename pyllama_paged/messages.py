@@ -18,7 +18,7 @@ from .errors import InvalidArgument
 if TYPE_CHECKING:
     from .template import ChatTemplate
 
-__all__ = ["shaped", "unreadable"]
+__all__ = ["one_by_one", "shaped", "unreadable"]
 
 _TEXT = ("text", "input_text", "output_text")
 _KINDS = {"image": "an image", "audio": "audio", "video": "a video", "file": "a file"}
@@ -88,6 +88,34 @@ def _object(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
+
+
+def one_by_one(messages: Iterable[Mapping]) -> list[dict] | None:
+    """
+    The same talk with one call a message, each followed by its result, for templates that know no more (Llama 3, gpt-oss).
+
+    None if there is nothing to take apart.
+    """
+    out: list[dict] = []
+    pending: list[list[dict]] = []      # a call and its results, for each call of one message
+    apart = False
+    for message in map(dict, messages):
+        if message.get("role") == "tool" and pending:
+            of = next((p for p in pending if p[0]["tool_calls"][0].get("id") == message.get("tool_call_id")), None) \
+                or min(pending, key=len)
+            of.append(message)
+            continue
+        out += [m for p in pending for m in p]
+        pending = []
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2:
+            out.append(message)
+            continue
+        apart = True
+        content = "" if message.get("content") is not None else None
+        pending = [[message | {"tool_calls": [call]} if i == 0 else {"role": message.get("role"), "content": content, "tool_calls": [call]}]
+                   for i, call in enumerate(calls)]
+    return out + [m for p in pending for m in p] if apart else None
 
 
 def unreadable(messages: Iterable[Mapping]) -> str | None:

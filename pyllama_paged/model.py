@@ -6,6 +6,7 @@ Threads   any; different sessions of one model may be used from different thread
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ._native import Handle, call, ffi, lib, text_of
 from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
 from .memory import Counters, Memory, parse_bytes
-from .messages import shaped, unreadable
+from .messages import one_by_one, shaped, unreadable
 from .stream import Opening
 from .vocab import Vocab, token_array
 
@@ -279,13 +280,7 @@ class Model:
         """
         tokens: list[int] = []
         text, ids = "", []
-        messages = self._thinking.shaped(shaped(messages, self.template))
-        try:
-            parts = self.template.render(messages, **self._calls.variables(variables))
-        except TemplateError as problem:
-            if (where := unreadable(messages)) is None:
-                raise
-            raise TemplateError(f"{problem} (the arguments of {where} are no JSON object)") from None
+        parts = self._rendered(self._thinking.shaped(shaped(messages, self.template)), self._calls.variables(variables))
         vocab = self.vocab
         for part, following in zip(parts, [*parts[1:], None]):
             if isinstance(part, int):
@@ -299,6 +294,20 @@ class Model:
         if not tokens:
             raise TemplateError("the chat template makes nothing of these messages")
         return tokens, Opening(text, ids, self._thinking.splitter(parts, self._calls.form(self._thinking.form, variables)))
+
+    def _rendered(self, messages: list[dict], variables: Mapping) -> list:
+        apart = one_by_one(messages)
+        if apart and self.template.knows_one_call:
+            messages, apart = apart, None
+        try:
+            return self.template.render(messages, **variables)
+        except TemplateError as problem:
+            if apart is not None:               # it may refuse several calls in one message
+                with contextlib.suppress(TemplateError):
+                    return self.template.render(apart, **variables)
+            if (where := unreadable(messages)) is None:
+                raise
+            raise TemplateError(f"{problem} (the arguments of {where} are no JSON object)") from None
 
     # ---- computing
 

@@ -346,6 +346,15 @@ class ChatTemplate:
 
         return any(test.name == "none" and is_content(test.node) for test in self._tree.find_all(nodes.Test))
 
+    @functools.cached_property
+    def knows_one_call(self) -> bool:
+        """Whether it looks at the first of a message's calls by its number, and so at no other."""
+        def is_calls(node) -> bool:
+            return isinstance(node, nodes.Getattr) and node.attr == "tool_calls" or \
+                isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "tool_calls"
+
+        return any(is_calls(item.node) and isinstance(item.arg, nodes.Const) and item.arg.value == 0 for item in self._tree.find_all(nodes.Getitem))
+
     def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
         """
         The conversation as parts: control token ids (int) and plain texts (str).

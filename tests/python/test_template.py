@@ -190,6 +190,13 @@ def test_refused_messages_leave_the_session_as_it_was(puppet):
     assert empty.send("one").text == "Yes."
 
 
+def tokens_of(vocab, template, talk):
+    """As a model with this vocabulary and template has it."""
+    model = SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab), _calls=Calls(template, vocab),
+                            _rendered=lambda messages, variables: template.render(messages, **variables))
+    return Model._chat_tokens(model, talk, {}, {})
+
+
 def test_parts_become_the_tokens_of_the_whole_text(shared):
     """Phi-3's control tokens take the line ends that its template puts after them."""
     vocab = Vocab.open(shared / "vocabs" / "ggml-vocab-phi-3.gguf")
@@ -197,7 +204,7 @@ def test_parts_become_the_tokens_of_the_whole_text(shared):
                             vocab.control, {})
     talk = [user("hi there"), {"role": "assistant", "content": " Hello\n"}, user("\n")]
     whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
-    tokens, opening = Model._chat_tokens(SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab), _calls=Calls(template, vocab)), talk, {}, {})
+    tokens, opening = tokens_of(vocab, template, talk)
     assert tokens == vocab.tokenize(whole, control=True)
     assert tokens[:5] == [32010, 7251, 727, 32007, 32001] and tokens[-2:] == [32007, 32001], "no line end at a control token"
     assert opening == ("\n", [], None)
@@ -212,8 +219,7 @@ def test_parts_become_the_tokens_of_the_whole_text_on_both_sides(shared, tmp_pat
                             vocab.control, {})
     talk = [user(" hi there \n"), {"role": "assistant", "content": "\u3000"}, user("x ")]
     whole = "".join(p if isinstance(p, str) else vocab.spelling(p) for p in template.render(talk))
-    model = SimpleNamespace(vocab=vocab, template=template, _thinking=Thinking(template, vocab), _calls=Calls(template, vocab))
-    tokens, _ = Model._chat_tokens(model, talk, {}, {})
+    tokens, _ = tokens_of(vocab, template, talk)
     assert tokens == vocab.tokenize(whole, control=True) and vocab.detokenize(tokens[2:6]) == "hi there"
 
 

@@ -296,6 +296,22 @@ def test_broken_arguments_do_not_block_the_conversation(puppet):
     assert other.send("x").text == "Yes."
 
 
+@pytest.mark.parametrize("source", [
+    "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one at a time') }}{% endif %}"
+    "[{{ m.content }}{{ m.tool_calls[0].id }}]{% else %}{{ m.content }}{% endif %}{% endfor %}{{ tools }}",
+    "{% for m in messages %}{% if m.tool_calls %}{% if m['tool_calls'] | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}"
+    "{% for c in m.tool_calls %}[{{ m.content }}{{ c.id }}]{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}{{ tools }}",
+    "{% for m in messages %}{% if m.tool_calls %}{% set c = m.tool_calls[0] %}[{{ m.content }}{{ c.id }}]{% else %}{{ m.content }}{% endif %}{% endfor %}{{ tools }}",
+])
+def test_templates_that_know_one_call_a_message(puppet, source):
+    model = puppet(["Yes"], template=source)
+    calls = [{**CALL, "id": i} for i in "abc"]
+    talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "tool_calls": calls}, {"role": "tool", "tool_call_id": "b", "content": "2"},
+            {"role": "tool", "tool_call_id": "a", "content": "1"}, {"role": "user", "content": "z"}]
+    assert model.detokenize(model.chat_tokens(talk)).removesuffix("None") == "x[ya]1[b]2[c]z"
+    assert model.detokenize(model.chat_tokens(talk[:1])).removesuffix("None") == "x"
+
+
 def test_nested_beyond_measure(puppet):
     deep = {"role": "assistant", "content": "", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"a":' * 900 + "1" + "}" * 900}}]}
     chat = puppet(["Yes"], template=QWEN).session()
