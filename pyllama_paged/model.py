@@ -333,7 +333,8 @@ class Model:
         history = _with_system(system, messages)
         variables = {**(template or {}), **({"tools": list(tools)} if tools else {}),
                      **(self._thinking.variables(think) if think is not None else {})}
-        self._calls.variables(variables)            # which says so if there is no place for tools
+        if variables.get("tools"):                  # else no template is needed yet, and none is parsed
+            self._calls.variables(variables)        # which says so if there is no place for them
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)
         session = Session(self, out[0], history, template=variables, when_full=when_full)
