@@ -59,45 +59,66 @@ def byte_level(data):
     return twin
 
 
-def sentence_piece(data):
-    """Merging by score, written as a list of merges: every way to make a piece, best piece first."""
+def merges_of(data):
+    """Merging by score as a list of merges: every way to make a piece, best piece first."""
     vocab = {t: i for i, t in reversed(list(enumerate(data["tokens"])))}
     words = {t: data["scores"][i] for t, i in vocab.items() if data["token_type"][i] == NORMAL}
     merges = [(-score, t[:k], t[k:]) for t, score in words.items() for k in range(1, len(t)) if t[:k] in words and t[k:] in words]
-    model = tokenizers.models.BPE(vocab, [(a, b) for _, a, b in sorted(merges, key=lambda m: m[0])], byte_fallback=True, fuse_unk=True)
-    twin = tokenizers.Tokenizer(model)
-    twin.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend(SPACE), tokenizers.normalizers.Replace(" ", SPACE)])
+    return vocab, [(a, b) for _, a, b in sorted(merges, key=lambda m: m[0])]
+
+
+def sentence_piece(data, prefix=True):
+    twin = tokenizers.Tokenizer(tokenizers.models.BPE(*merges_of(data), byte_fallback=True, fuse_unk=True))
+    spaces = tokenizers.normalizers.Replace(" ", SPACE)
+    twin.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend(SPACE), spaces]) if prefix else spaces
+    if not prefix:
+        twin.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"\n+"), "isolated")
     return twin
 
 
-def phi4(path, source):
-    """A file whose control tokens take the white space on both sides: another vocabulary, with the token that tells Phi-4 from others."""
-    from gguf import GGUFWriter
-
+def rewritten(path, source, architecture, changes):
+    """The vocabulary of another file, with some of its fields changed, added or (None) left out."""
     from models.vocabs import read_fields
 
-    fields = [(k, list(v) if isinstance(v, list) else v, *rest) for k, v, *rest in read_fields(source) if k.startswith("tokenizer.")]
-    lists = {k: v for k, v, *_ in fields}
-    lists["tokenizer.ggml.tokens"][-1], lists["tokenizer.ggml.token_type"][-1] = "<|im_sep|>", CONTROL
-    writer = GGUFWriter(path, "phi3")
-    for key, value, kind, element in fields:
-        writer.add_key_value(key, value, kind, element)
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value, kind, element in read_fields(source):
+        if key.startswith("tokenizer.") and (value := changes.pop(key.removeprefix("tokenizer.ggml."), value)) is not None:
+            writer.add_key_value(key, value, kind, element)
+    for key, value in changes.items():
+        (writer.add_array if isinstance(value, list) else writer.add_string)(f"tokenizer.ggml.{key}", value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
     return path
 
 
-@pytest.fixture(scope="module", params=[*PATHS, "phi-4"])
+def phi4(path, source):
+    """A file whose control tokens take the white space on both sides: another vocabulary, with the token that tells Phi-4 from others."""
+    data = raw_data(source)
+    return rewritten(path, source, "phi3", {"tokens": [*data["tokens"][:-1], "<|im_sep|>"], "token_type": [*data["token_type"][:-1], CONTROL]})
+
+
+def sarvam(path, source):
+    """Pieces with U+2581 for spaces, merged by a list, in a file that says "gpt2"."""
+    _, merges = merges_of(raw_data(source))
+    return rewritten(path, source, "llama", {"model": "gpt2", "pre": "sarvam-moe", "scores": None, "merges": [" ".join(m) for m in merges]})
+
+
+MADE = {"phi-4": ("qwen2", phi4), "sarvam-moe": ("llama-spm", sarvam)}
+
+
+@pytest.fixture(scope="module", params=[*PATHS, *MADE])
 def case(request, tmp_path_factory):
     """Our vocabulary, and per text the ids that the twin gives, without and with control tokens."""
-    path = PATHS["qwen2" if request.param == "phi-4" else request.param]
+    source, make = MADE.get(request.param, (request.param, None))
+    path = PATHS[source]
     if not path.exists():
         pytest.skip(missing(path))
-    if request.param == "phi-4":
-        path = phi4(tmp_path_factory.mktemp("vocab") / "phi-4.gguf", path)
     data = raw_data(path)
-    twin = (byte_level if data["model"] == "gpt2" else sentence_piece)(data)
+    twin = (byte_level if data["model"] == "gpt2" else sentence_piece)(data, *([False] if request.param == "sarvam-moe" else ()))
+    if make:
+        path = make(tmp_path_factory.mktemp("vocab") / "made.gguf", path)
+        data = raw_data(path)
     kinds = data["token_type"]
     user = [t for t, kind in zip(data["tokens"], kinds) if kind == USER]
     control = [t for t, kind in zip(data["tokens"], kinds) if kind in (CONTROL, UNKNOWN)]
