@@ -280,7 +280,8 @@ class Model:
         """
         tokens: list[int] = []
         text, ids = "", []
-        parts = self._rendered(self._thinking.shaped(shaped(messages, self.template)), self._calls.variables(variables))
+        given = self._calls.variables(variables)
+        parts = self._rendered(self._calls.placed(self._thinking.shaped(shaped(messages, self.template)), given), given)
         vocab = self.vocab
         for part, following in zip(parts, [*parts[1:], None]):
             if isinstance(part, int):

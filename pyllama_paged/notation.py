@@ -19,7 +19,7 @@ from .reasoning import NoCall
 if TYPE_CHECKING:
     from .toolcalls import Offered
 
-__all__ = ["HARMONY_CALLEE", "Call", "gemma", "harmony", "llama", "marked", "mistral", "named", "python", "tagged"]
+__all__ = ["HARMONY_CALLEE", "Call", "gemma", "harmony", "llama", "marked", "mistral", "named", "olmo", "python", "tagged"]
 
 Call = tuple[str, Mapping[str, Any], "str | None"]
 
@@ -192,20 +192,26 @@ def python(source: str, offered: "Offered") -> Iterator[Call]:
     if re.match(r"\[?\s*\{", text):
         yield from _json_calls(text)
         return
+    yield from _python_calls(text)
+
+
+def olmo(source: str, offered: "Offered") -> Iterator[Call]:
+    """OLMo 3: f(key="value"), one a line."""
+    return _python_calls(_within(source, "<function_calls>", "</function_calls>"))
+
+
+def _python_calls(text: str) -> Iterator[Call]:
     reader = _Notation(text)
     listed = reader.take("[")
     while True:
-        yield reader.word(), _opened(reader), None
-        if not reader.take(","):
+        name = reader.word()
+        reader.expect("(")
+        yield name, reader.arguments(), None
+        if not reader.take(",") and (listed or reader.at_end()):
             break
     if listed:
         reader.expect("]")
     reader.end()
-
-
-def _opened(reader: "_Notation") -> dict[str, Any]:
-    reader.expect("(")
-    return reader.arguments()
 
 
 class _Notation:
@@ -233,9 +239,12 @@ class _Notation:
         if not self.take(what):
             raise self._fail(repr(what))
 
-    def end(self) -> None:
+    def at_end(self) -> bool:
         self._space()
-        if self._at < len(self._text):
+        return self._at >= len(self._text)
+
+    def end(self) -> None:
+        if not self.at_end():
             raise self._fail("its end")
 
     def word(self) -> str:

@@ -338,6 +338,12 @@ class ChatTemplate:
         return frozenset(n.name for n in self._tree.find_all(nodes.Name))
 
     @functools.cached_property
+    def keys(self) -> frozenset[str]:
+        """What it takes out of messages and the like by name."""
+        return frozenset(n.attr for n in self._tree.find_all(nodes.Getattr)) | \
+            frozenset(n.arg.value for n in self._tree.find_all(nodes.Getitem) if isinstance(n.arg, nodes.Const) and isinstance(n.arg.value, str))
+
+    @functools.cached_property
     def asks_for_none(self) -> bool:
         """Whether it looks if a content is none, as DeepSeek's do for messages that only call tools."""
         def is_content(node) -> bool:

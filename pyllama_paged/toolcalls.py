@@ -149,6 +149,7 @@ FORMS = (
     CallForm(("<|tool_call_start|>",), notation.python, ("<|tool_call_start|>",), (), {"<|tool_call_end|>": "after"}),      # LFM2
     CallForm(("<tool_call>",), notation.tagged, ("<tool_call>", "</tool_call>"), (), {"</tool_call>": "after"}),
     #        Qwen 2.5 to 3.6, Hermes, Granite 4, EXAONE 4, SmolLM3
+    CallForm(("<function_calls>",), notation.olmo, ("<function_calls>", "</function_calls>"), (), {"</function_calls>": "after"}),     # OLMo 3
     CallForm(("[TOOL_CALLS]",), notation.mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),              # Mistral
     CallForm(("<|tool_call|>",), notation.marked, ("<|tool_call|>",), (), {"<|/tool_call|>": "after"}),     # Granite 3, Phi-4-mini
     CallForm((), notation.named, ("<|observation|>",), first=lambda offered: [f"{name}\n{{" for name in offered.parameters]),   # GLM-4
@@ -163,11 +164,12 @@ class Calls:
         known = lambda mark: mark in template.source or mark in vocab.control     # noqa: E731
         self._form = next((form for form in FORMS if all(map(known, form.needs))), None)
         self._variable = next((name for name in _VARIABLES if name in template.names), None)
+        self._in_message = self._variable is None and "tools" in template.keys     # Phi-4-mini's
 
     @property
     def taken(self) -> bool:
         """Whether the template tells the model about tools."""
-        return self._variable is not None
+        return self._variable is not None or self._in_message
 
     @property
     def read(self) -> bool:
@@ -180,9 +182,18 @@ class Calls:
             return dict(variables)
         if not isinstance(variables["tools"], (list, tuple)):
             raise InvalidArgument("tools must be a list of tools")
-        if self._variable is None:
+        if not self.taken:
             raise InvalidArgument("this model's chat template takes no tools")
-        return {**variables, self._variable: variables["tools"]}
+        return {**variables, self._variable: variables["tools"]} if self._variable else dict(variables)
+
+    def placed(self, messages: list[dict], variables: Mapping) -> list[dict]:
+        """The messages, with the tools in the system prompt as JSON, where this template looks for them there."""
+        if not self._in_message or not variables.get("tools"):
+            return messages
+        functions = [tool.get("function", tool) if isinstance(tool, Mapping) else tool for tool in variables["tools"]]
+        n = bool(messages and messages[0].get("role") == "system")
+        system = messages[0] if n else {"role": "system", "content": ""}
+        return [{**system, "tools": json.dumps(functions, ensure_ascii=False)}, *messages[n:]]
 
     def form(self, base: Form | None, variables: Mapping) -> Form | None:
         """What answers are read by where these variables offer tools; None: no call is looked for."""

@@ -382,12 +382,13 @@ static plp_status read_specials(plp_vocab *v, const plp_file *f, plp_error *err)
  * comes back whole.
  *
  *   Phi-3, Phi-3.5   what follows, of all but Llama's own tokens and the end of the text
- *   Phi-4-mini       what follows, of the tokens that begin and end messages
+ *   Phi-4-mini       what follows, of the tokens that begin and end messages, tools and their calls
  *   Phi-4            both sides, of all; <|im_sep|> tells it from the others
  */
 static plp_status read_strips(plp_vocab *v, const plp_file *f, plp_error *err)
 {
-    static const char *const of_phi4_mini[] = { "<|system|>", "<|user|>", "<|assistant|>", "<|end|>" };
+    static const char *const of_phi4_mini[] = { "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|tool|>", "<|/tool|>",
+                                                "<|tool_call|>", "<|/tool_call|>", "<|tool_response|>" };
     char architecture[64];
     plp_status status = plp_meta_str(f, "general.architecture", "", architecture, sizeof architecture, err);
 

@@ -268,10 +268,10 @@ static void phi3_strips(void)
     free(g.bytes);
 }
 
-/* Phi-4's take the white space on both sides, Phi-4-mini's what follows, of four tokens. */
+/* Phi-4's take the white space on both sides, Phi-4-mini's what follows, of some tokens. */
 static void phi4_strips(bool mini)
 {
-    const char *const texts[] = { "a", "b", "\xc4\xa0", mini ? "<|end|>" : "<|im_sep|>", mini ? "<|tool|>" : "<|im_end|>", "<u>" };
+    const char *const texts[] = { "a", "b", "\xc4\xa0", mini ? "<|end|>" : "<|im_sep|>", mini ? "<|endofprompt|>" : "<|im_end|>", "<u>" };
     static const int32_t kinds[] = { 1, 1, 1, 3, 3, 4 };
     enum { A, B, SP, FIRST, SECOND, USER };
     image g = { 0 };
@@ -289,7 +289,7 @@ static void phi4_strips(bool mini)
     CHECK(plp_token_strips_before(v, FIRST) == !mini && !plp_token_strips_before(v, USER) && !plp_token_strips_before(v, -1), "strips before");
     if (mini) {
         EXPECT(v, "a <|end|> b", PLP_TOKENIZE_CONTROL, A, SP, FIRST, B);
-        EXPECT(v, "<|tool|> b", PLP_TOKENIZE_CONTROL, SECOND, SP, B);
+        EXPECT(v, "<|endofprompt|> b", PLP_TOKENIZE_CONTROL, SECOND, SP, B);
     } else {
         EXPECT(v, "a \n<|im_sep|> \xe3\x80\x80<|im_end|>\xe3\x80\x80 b", PLP_TOKENIZE_CONTROL, A, FIRST, SECOND, B);
         EXPECT(v, " <|im_sep|> <u> b", PLP_TOKENIZE_CONTROL, FIRST, USER, SP, B);

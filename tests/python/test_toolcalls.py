@@ -32,6 +32,7 @@ FAMILIES = {
     "magistral": ("{{ tools }}[THINK][/THINK][TOOL_CALLS]", ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")),
     "granite": ("{{ tools }}<|tool_call|>", ("<|tool_call|>",)),
     "phi4-mini": ("{{ tools }}<|tool_call|><|/tool_call|>", ("<|tool_call|>", "<|/tool_call|>")),
+    "olmo3": ("{{ tools }}<functions></functions><function_calls></function_calls>", ()),
     "lfm2": ("{{ tools }}<|tool_list_start|>", ("<|tool_call_start|>", "<|tool_call_end|>")),
     "llama3": ("{{ tools }}", ("<|python_tag|>",)),
     "glm4": ("{{ tools }}<|observation|>", ("<|observation|>",)),
@@ -93,6 +94,7 @@ CASES = [
     ("phi4-mini", "start", f"<|tool_call|>[{F_JSON}]<|/tool_call|>", "", "", [F]),
     ("lfm2", "start", '<|tool_call_start|>[f(a=1, s="é<"), get-it.now(deep={"x": [1, 2.5, None, True], \'y\': "a\\nb"})]<|tool_call_end|>Look.', "", "Look.", [F, G]),
     ("lfm2", "start", f"<|tool_call_start|>[{F_JSON}]<|tool_call_end|>", "", "", [F]),
+    ("olmo3", "start", 'So.\n<function_calls>f(a=1, s="é<")\nget-it.now(deep={"x": [1, 2.5, null, true], "y": "a\\nb"})</function_calls>', "", "So.", [F, G]),
     ("llama3", "start", '{"name": "f", "parameters": {"a": 1, "s": "é<"}}', "", "", [F]),
     ("llama3", "start", '\n{\n  "name": "f", "parameters": {"a": 1, "s": "é<"}}; ' + G_JSON, "", "", [F, G]),
     ("llama3", "start", '{"type": "function", "function": "f", "parameters": "{\\"a\\": 1, \\"s\\": \\"é<\\"}"}', "", "", [F]),
@@ -138,6 +140,7 @@ BROKEN = [
     ("lfm2", "<|tool_call_start|>[f(a=__import__('os'))]<|tool_call_end|>", "a value is missing"),
     ("lfm2", "<|tool_call_start|>f(a=" + "[" * 200, "nests too deeply"),
     ("lfm2", "<|tool_call_start|>f(a='x", "end of a string"),
+    ("olmo3", "<function_calls>f(a=1) and</function_calls>", "'(' is missing"),
     ("gemma4", '<|tool_call>call:f{a:1,s:<|"|>x<tool_call|>', "end of a string"),
     ("gemma4", "<|tool_call>f<tool_call|>", "no arguments"),
     ("llama3", '{"name": "f", "parameters": {"a": ', "no JSON"),
@@ -329,6 +332,12 @@ def test_tools_are_never_ignored(puppet):
             offer()
     with pytest.raises(InvalidArgument, match="must be a list"):
         puppet(["Yes"], template=QWEN).session().send("x", template={"tools": "f"})
+    in_system = puppet(["Yes"], template="{% for m in messages %}{{ m.role }}:{{ m.content }}{% if 'tools' in m and m['tools'] is not none %}"
+                                         "{{ m['tools'] }}{% endif %};{% endfor %}")
+    for talk, begins in (([{"role": "user", "content": "x"}], "system:["), ([{"role": "system", "content": "s"}, {"role": "user", "content": "x"}], "system:s[")):
+        line = in_system.detokenize(in_system.chat_tokens(talk, tools=TOOLS))
+        assert line.startswith(begins + '{"name": "f", "description": "é<"') and line.endswith("];user:x;") and "tools" not in talk[0]
+        assert in_system.detokenize(in_system.chat_tokens(talk)).endswith("user:x;")
     other = puppet(["Yes"], template="{% for t in xml_tools or [] %}{{ t.function.name }}{% endfor %}<|im_start|>")
     assert other.detokenize(other.chat_tokens([], tools=TOOLS), control=True) == "fget-it.now<|im_start|>"
 
