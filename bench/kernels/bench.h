@@ -58,6 +58,6 @@ typedef struct bench_peak {
     void      (*rounds)(uint64_t n);
     double      ops;                /* a round; a multiply and an add are two */
 } bench_peak;
-extern const bench_peak bench_peaks_avx2[2], bench_peaks_avx512[2], bench_peaks_neon[2], bench_peaks_dotprod[1], bench_peaks_i8mm[1];
+extern const bench_peak bench_peaks_avx2[2], bench_peaks_avxvnni[2], bench_peaks_avx512[2], bench_peaks_neon[2], bench_peaks_dotprod[1], bench_peaks_i8mm[1];
 
 #endif

@@ -112,6 +112,9 @@ void bench_limits(const bench *b)
     plp_pages_unmap(data, n_bytes);
 #if defined __x86_64__
     put_peaks(b, bench_peaks_avx2, 2);
+#if PLP_AVXVNNI
+    put_peaks(b, bench_peaks_avxvnni, 2);
+#endif
     put_peaks(b, bench_peaks_avx512, 2);
 #elif defined __aarch64__
     put_peaks(b, bench_peaks_neon, 2);

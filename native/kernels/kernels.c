@@ -33,7 +33,8 @@ static void fill_ref(plp_kernels *k)
     plp_fill_ref_sealed(k);
 }
 
-/* Weakest first. A later tier of the same architecture has every feature of the earlier ones. */
+/* Weakest first. A later tier of the same architecture has every feature of the earlier ones, except that AVX-512 comes without
+ * AVX-VNNI, too: then that tier is passed over. */
 static const plp_tier tiers[] = {
     { "ref", 0, fill_ref },
 #if defined __aarch64__
@@ -42,6 +43,9 @@ static const plp_tier tiers[] = {
     { "i8mm",    PLP_CPU_NEON | PLP_CPU_FP16 | PLP_CPU_DOTPROD | PLP_CPU_I8MM, plp_fill_i8mm },
 #elif defined __x86_64__
     { "avx2",    PLP_NEEDS_AVX2, plp_fill_avx2 },
+#if PLP_AVXVNNI
+    { "avxvnni", PLP_NEEDS_AVXVNNI, plp_fill_avxvnni },
+#endif
     { "avx512",  PLP_NEEDS_AVX512, plp_fill_avx512 },
 #endif
 };

@@ -246,7 +246,7 @@ def test_greedy_answers_on_every_tier(smol_path, shared, script, command, tmp_pa
     """q8 follows the reference, but for steps where the reference is undecided; and every tier has the same bits."""
     cases = json.loads((shared / "reference" / "smollm2-135m-q4_1.greedy.json").read_text())
     first = None
-    for tier in ("avx512", "avx2", "i8mm", "dotprod", "neon", "ref"):
+    for tier in ("avx512", "avxvnni", "avx2", "i8mm", "dotprod", "neon", "ref"):
         if command("devices", env={"PLP_CPU": tier}).returncode:
             continue                                    # not this machine's
         # Plain C takes a second for what the others do in a tenth: it gets the three short ones.

@@ -1,8 +1,9 @@
 /*
- * kernels/x86/avx2.h - what the files of the tier "avx2" share: eight lanes, transposes, exp, the running softmax
+ * kernels/x86/avx2.h - what the files of the tiers "avx2" and "avxvnni" share: eight lanes, transposes, exp, the running softmax
  *
- * Only avx2_*.c may include this. The tier needs AVX2, FMA and F16C. The sixteen lanes of the contract are a
- * pair of registers, lanes 0..7 and 8..15.
+ * Only avx2_*.c, avxvnni_*.c and ymm_*.h may include this. "avx2" needs AVX2, FMA and F16C; "avxvnni" also AVX-VNNI, the
+ * 256-bit vpdpbusd, and brings what that is better for: products and sealed attention. What both compile lies in ymm_*.h; the
+ * flags of the file that includes it decide. The sixteen lanes of the contract are a pair of registers, lanes 0..7 and 8..15.
  */
 #ifndef PLP_KERNELS_X86_AVX2_H
 #define PLP_KERNELS_X86_AVX2_H
@@ -15,19 +16,27 @@
 #include "kernels/x86/packed.h"
 #include "kernels/x86/x86.h"
 
+#if defined __AVXVNNI__
+#define TIER(name) plp_avxvnni_##name
+enum { HAS_DPBUSD = 1 };
+#else
+#define TIER(name) plp_avx2_##name
+enum { HAS_DPBUSD = 0 };
+#endif
+
 /* The two product paths; r1 - r0 is any number. */
-void   plp_avx2_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
-                       bool add, void *work);
-size_t plp_avx2_stream_work(uint32_t n, uint32_t k);
-void   plp_avx2_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
-                      bool add, void *work);
-size_t plp_avx2_panel_work(uint32_t n, uint32_t k);
+void   TIER(stream)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                    bool add, void *work);
+size_t TIER(stream_work)(uint32_t n, uint32_t k);
+void   TIER(panel)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                   bool add, void *work);
+size_t TIER(panel_work)(uint32_t n, uint32_t k);
+void   TIER(fill_sealed)(plp_kernels *k);
 size_t plp_avx2_float_work(uint32_t k);
 void   plp_fill_avx2_pack(plp_kernels *k);
 void   plp_fill_avx2_float(plp_kernels *k);
 void   plp_fill_avx2_vector(plp_kernels *k);
 void   plp_fill_avx2_attention(plp_kernels *k);
-void   plp_fill_avx2_sealed(plp_kernels *k);
 void   plp_fill_avx2_seal(plp_kernels *k);
 
 /* ---- lanes -------------------------------------------------------------------------------- */
@@ -57,10 +66,31 @@ INLINE int weight_offset(int type)
     case PLP_TYPE_Q4_0:                      return 8;
     case PLP_TYPE_Q5_0: case PLP_TYPE_MXFP4: return 16;
     case PLP_TYPE_Q6_K:                      return 32;
+    case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL: case PLP_TYPE_IQ4_XS: return HAS_DPBUSD ? 128 : 0;
     default:                                 return 0;
     }
 }
-INLINE bool is_signed(int type) { return type == PLP_TYPE_Q8_0 || type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS; }
+/* Without vpdpbusd 8-bit weights are better signed: vpmaddubsw would saturate. */
+INLINE bool is_signed(int type)
+{
+    return !HAS_DPBUSD && (type == PLP_TYPE_Q8_0 || type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS);
+}
+INLINE __m256i stored_q8(__m256i w) { return HAS_DPBUSD ? _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)) : w; }
+
+/* Bytes 0 and 2 (1 and 3) of each dword, as 16-bit numbers. */
+INLINE __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
+INLINE __m256i odd_bytes(__m256i v)  { return _mm256_srai_epi16(v, 8); }
+
+/* acc + dots of four unsigned with four signed bytes in each dword. `u` below 128 where there is no vpdpbusd, which alone
+ * does not saturate. */
+INLINE __m256i add_dots(__m256i acc, __m256i u, __m256i s)
+{
+#if defined __AVXVNNI__
+    return _mm256_dpbusd_avx_epi32(acc, u, s);
+#else
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+#endif
+}
 
 /* Nibbles -> what the type says they stand for. */
 INLINE __m256i looked_up(const int type, __m256i nibbles)
@@ -118,19 +148,23 @@ INLINE float max8(__m256 a)
     return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
 }
 
-/* Sixteen results to y, the first n of them; added to what is there if `add`. */
-INLINE void put_rows(float *y, pair v, uint32_t n, bool add)
+/* Eight results to y, the first n of them; added to what is there if `add`. */
+INLINE void put_8_rows(float *y, __m256 v, uint32_t n, bool add)
 {
-    if (n >= 16) {
-        if (add) v = (pair){ _mm256_add_ps(_mm256_loadu_ps(y), v.a), _mm256_add_ps(_mm256_loadu_ps(y + 8), v.b) };
-        _mm256_storeu_ps(y, v.a);
-        _mm256_storeu_ps(y + 8, v.b);
+    if (n >= 8) {
+        _mm256_storeu_ps(y, add ? _mm256_add_ps(_mm256_loadu_ps(y), v) : v);
         return;
     }
-    float out[16];
-    _mm256_storeu_ps(out, v.a);
-    _mm256_storeu_ps(out + 8, v.b);
+    float out[8];
+    _mm256_storeu_ps(out, v);
     for (uint32_t i = 0; i < n; i++) y[i] = add ? y[i] + out[i] : out[i];
+}
+
+/* The same of sixteen. */
+INLINE void put_rows(float *y, pair v, uint32_t n, bool add)
+{
+    put_8_rows(y, v.a, n, add);
+    if (n > 8) put_8_rows(y + 8, v.b, n - 8, add);
 }
 
 /* ---- the functions of ref/math.h, eight at a time ----------------------------------------- */

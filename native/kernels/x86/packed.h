@@ -80,15 +80,6 @@ INLINE uint16_t load_u16(const void *p) { return plp_u16_at(p); }
 INLINE uint32_t load_u32(const void *p) { return plp_u32_at(p); }
 INLINE uint64_t load_u64(const void *p) { return plp_u64_at(p); }
 
-/* The terms that MN2's two minimums are multiplied with. */
-INLINE void half_sums(const x_tile *x, float xh[2][TILE_TOKENS])
-{
-    UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
-        xh[0][t] = x->xs[t] * ((float)x->x0[t] * -0x1p-7f);
-        xh[1][t] = x->xs[t] * ((float)(x->xi[t] - x->x0[t]) * -0x1p-7f);
-    }
-}
-
 /* ---- types: constants wherever these are asked -------------------------------------------------- */
 
 /* Bytes of 256 weights, 8 blocks. */
