@@ -116,16 +116,21 @@ static void pack_tile(const float *x, size_t ldx, uint32_t n, uint32_t n_blocks,
     }
 }
 
-void plp_avx2_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out)
+void plp_x86_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, bool streamed, void *out)
 {
-    if (n <= STREAM_TOKENS)
+    if (streamed)
         for (uint32_t t = t0; t < t1 && t < n; t++) pack_stream(x + t * ldx, k / 32, out, t);
     else
         for (uint32_t t = t0; t < t1 && t < n; t += TILE_TOKENS) pack_tile(x, ldx, n, k / 32, t, out);
 }
 
+static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out)
+{
+    plp_x86_x_pack(x, ldx, n, k, t0, t1, n <= STREAM_TOKENS, out);
+}
+
 void plp_fill_avx2_pack(plp_kernels *k)
 {
     k->x_bytes = packed_bytes;
-    k->x_pack = plp_avx2_x_pack;
+    k->x_pack = x_pack;
 }

@@ -14,13 +14,16 @@
 #include "kernels/x86/packed.h"
 #include "kernels/x86/x86.h"
 
-/* The two product paths; r1 - r0 is any number. */
+/* The product paths, for few, some and many tokens; r1 - r0 is any number. */
 void   plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                          bool add, void *work);
 size_t plp_avx512_stream_work(uint32_t n, uint32_t k);
 void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                         bool add, void *work);
 size_t plp_avx512_panel_work(uint32_t n, uint32_t k);
+void   plp_avx512_columns(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
+                          bool add, void *work);
+size_t plp_avx512_columns_work(uint32_t n);
 size_t plp_avx512_float_work(uint32_t k);
 /* attn_f16_run in units of 16 tokens: block_len is a multiple of 16. */
 void   plp_avx512_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work);

@@ -3,7 +3,7 @@
  *
  * Packed activations have one of two shapes, by the number of tokens n:
  *
- *   n <= STREAM_TOKENS, for one row at a time (*_stream.c); per token, for n_padded blocks:
+ *   few (at most STREAM_TOKENS; a tier may take fewer), for one row at a time (*_stream.c); per token, for n_padded blocks:
  *     int8 q[n_padded][32]        blocks as they are
  *     int8 first[n_padded][16], second[n_padded][16]   their halves (Q4_0, Q4_1: low and high nibbles)
  *     i32  pair[n_padded / 8][8][16]   tier avx512 alone, for Q4_K: dwords of two 256-blocks in the order that
@@ -11,7 +11,7 @@
  *     i32 xi | i32 x0 | f32 xs | f32 xm, [n_padded] each
  *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
  *     consecutive blocks of a stream of rows find theirs wherever a row begins.
- *   else, for tiles of 4 tokens (*_panel.c), in the order they are read:
+ *   else, for tiles of 4 tokens (*_panel.c, *_columns.c), in the order they are read:
  *     [chunk of k][tile][block] of x_tile
  *
  *   xs  scale                  xi  -128 * sum(q), because weights are stored as unsigned w + 128
@@ -31,7 +31,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum {
-    STREAM_TOKENS = 6,      /* measured: from 7 on, panels are as fast */
+    STREAM_TOKENS = 6,      /* avx2, measured: from 7 on, panels are as fast */
     TILE_TOKENS   = 4,
     CHUNK_BLOCKS  = 24,     /* k / 32 of a panel: with 48 rows it stays near L1 */
 };
@@ -102,8 +102,8 @@ INLINE bool is_halves(int type)
 }
 INLINE const int8_t *values_of(int type) { return type == PLP_TYPE_MXFP4 ? plp_fp4_values : plp_iq4_values; }
 
-/* avx2_pack.c; the tier above packs with it too. */
-void plp_avx2_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out);
+/* avx2_pack.c; the tier above packs with it too. streamed: the first of the two shapes. */
+void plp_x86_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, bool streamed, void *out);
 
 /* Callers size by their largest n and k and then use less: both shapes must fit. */
 INLINE size_t larger(size_t a, size_t b) { return a > b ? a : b; }
