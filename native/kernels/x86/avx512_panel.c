@@ -37,15 +37,6 @@ typedef struct sums {
 /* Without this gcc loads a weight register again for every token, and loads become the limit. */
 #define KEEP(v) __asm__("" : "+v"(v))
 
-/* The terms that MN2's two minimums are multiplied with. */
-INLINE void half_sums(const x_tile *x, float xh[2][TILE_TOKENS])
-{
-    UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
-        xh[0][t] = x->xs[t] * ((float)x->x0[t] * -0x1p-7f);
-        xh[1][t] = x->xs[t] * ((float)(x->xi[t] - x->x0[t]) * -0x1p-7f);
-    }
-}
-
 INLINE void tile(const int form, const int sets, const int tokens, const panel *p, uint32_t n_blocks, const x_tile *x, const sums *io)
 {
     __m512 acc[SETS][TILE_TOKENS];

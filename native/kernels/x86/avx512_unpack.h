@@ -322,4 +322,15 @@ static format format_of(int32_t type)
 #undef FORMAT
 }
 
+/* ---- what both multiply alike ---------------------------------------------------------------- */
+
+/* The terms that MN2's two minimums are multiplied with. */
+INLINE void half_sums(const x_tile *x, float xh[2][TILE_TOKENS])
+{
+    UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
+        xh[0][t] = x->xs[t] * ((float)x->x0[t] * -0x1p-7f);
+        xh[1][t] = x->xs[t] * ((float)(x->xi[t] - x->x0[t]) * -0x1p-7f);
+    }
+}
+
 #endif
