@@ -145,7 +145,25 @@ INLINE __m512 erf16(__m512 x)
 
 /* ---- four vectors at once: what would be a chain of shuffles for each ------------------------ */
 
-INLINE __m512 lane_of(__m128 v, const int i) { return _mm512_broadcastss_ps(_mm_permute_ps(v, i * 0x55)); }
+/* Lane i in every lane; i is a literal once inlined, but clang wants to see one. */
+INLINE __m512i lane_of_i(__m128i v, const int i)
+{
+    switch (i) {
+    case 0:  return _mm512_broadcastd_epi32(v);
+    case 1:  return _mm512_broadcastd_epi32(_mm_shuffle_epi32(v, 0x55));
+    case 2:  return _mm512_broadcastd_epi32(_mm_shuffle_epi32(v, 0xaa));
+    default: return _mm512_broadcastd_epi32(_mm_shuffle_epi32(v, 0xff));
+    }
+}
+INLINE __m512 lane_of(__m128 v, const int i)
+{
+    switch (i) {
+    case 0:  return _mm512_broadcastss_ps(v);
+    case 1:  return _mm512_broadcastss_ps(_mm_permute_ps(v, 0x55));
+    case 2:  return _mm512_broadcastss_ps(_mm_permute_ps(v, 0xaa));
+    default: return _mm512_broadcastss_ps(_mm_permute_ps(v, 0xff));
+    }
+}
 
 INLINE __m512i add_pairs_32(__m512i a, __m512i b)
 {

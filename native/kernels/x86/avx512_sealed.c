@@ -133,7 +133,7 @@ INLINE void attend_q8(const int n, plp_attn *a, const group *g, const plp_q8_til
     const __m128i start = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(q.sum, 7));     /* keys are 128 too large */
     UNROLL for (int i = 0; i < n; i++) {
         d.high[i] = _mm512_setzero_si512();
-        d.low[i] = _mm512_broadcastd_epi32(_mm_shuffle_epi32(start, i * 0x55));
+        d.low[i] = lane_of_i(start, i);
     }
     add_keys(n, &d, x->k, dim / 4, &q, 0, 0, next);
     UNROLL for (int i = 0; i < n; i++) p[i] = whole(&d, i, q.back);

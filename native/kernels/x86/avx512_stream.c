@@ -82,7 +82,7 @@ INLINE weights load_q4_1(const uint8_t *p)
 /* Fifth bits of four blocks, lowest block first. */
 INLINE __m512i add_fifth(__m512i q, __m128i words, const int which)
 {
-    const __mmask64 set_ones = _cvtu64_mask64((uint64_t)_mm_extract_epi64(words, which));
+    const __mmask64 set_ones = _cvtu64_mask64((uint64_t)(which ? _mm_extract_epi64(words, 1) : _mm_extract_epi64(words, 0)));
     return _mm512_mask_add_epi8(q, set_ones, q, _mm512_set1_epi8(16));
 }
 
