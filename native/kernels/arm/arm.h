@@ -19,9 +19,13 @@ void plp_fill_i8mm(plp_kernels *k);         /* those and PLP_CPU_I8MM */
 
 void plp_fill_neon_linear(plp_kernels *k);  /* x_bytes, x_pack, linear_work, linear */
 void plp_fill_neon_float(plp_kernels *k);   /* linear_f */
-void plp_fill_neon_attention(plp_kernels *k);   /* kv_put, attn_f16 */
+void plp_fill_neon_attention(plp_kernels *k);   /* kv_put, attn_f16, attn_f16_run */
 void plp_fill_neon_seal(plp_kernels *k);    /* kv_seal_q8, kv_seal_q4 */
 void plp_fill_neon_sealed(plp_kernels *k);  /* attn_q8, attn_q4 */
 void plp_fill_dotprod_sealed(plp_kernels *k);
+
+/* attn_f16_run for many queries, block_len % 16 == 0 (neon_run.c), and its work. */
+void   plp_neon_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work);
+size_t plp_neon_run_work(uint32_t head_dim);
 
 #endif

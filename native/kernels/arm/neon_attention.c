@@ -134,14 +134,24 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
         }
 }
 
+enum { MANY = 8 };         /* queries from which on lanes are better queries than tokens: neon_run.c */
+
+static size_t attn_run_work(uint32_t n_q, uint32_t head_dim)
+{
+    const size_t in_turn = plp_attn_in_turn_work(n_q, head_dim), lanes = plp_neon_run_work(head_dim);
+    return in_turn > lanes ? in_turn : lanes;
+}
+
 static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_len, plp_seen seen, void *work)
 {
-    plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+    if (a->n_q < MANY || block_len % UNIT) plp_attn_in_turn(attn_f16, a, tiles, block_len, seen, work);
+    else plp_neon_run(a, tiles, block_len, seen, work);
 }
 
 void plp_fill_neon_attention(plp_kernels *k)
 {
     k->kv_put = kv_put;
     k->attn_f16 = attn_f16;
+    k->attn_run_work = attn_run_work;
     k->attn_f16_run = attn_f16_run;
 }
