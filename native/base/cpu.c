@@ -25,6 +25,14 @@ static uint64_t saved_registers(void)
     return (uint64_t)high << 32 | low;
 }
 
+/* `signature`: eax of leaf 1. */
+static int is_amd_family(uint32_t signature, uint32_t family)
+{
+    uint32_t a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541 && d == 0x69746e65 && c == 0x444d4163      /* AuthenticAMD */
+        && (signature >> 8 & 15) + (signature >> 20 & 255) == family;
+}
+
 uint32_t plp_cpu_features(void)
 {
     enum { XMM_YMM = 0x06, XMM_YMM_ZMM = 0xe6 };        /* XCR0: SSE 1, AVX 2, opmask 5, zmm 6 and 7 */
@@ -37,6 +45,7 @@ uint32_t plp_cpu_features(void)
         return 0;
     if (c & 1u << 12) found |= PLP_CPU_FMA;
     if (c & 1u << 29) found |= PLP_CPU_F16C;
+    if (is_amd_family(a, 25)) found |= PLP_CPU_ZEN4;
 
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
         return found;

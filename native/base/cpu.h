@@ -14,6 +14,7 @@ enum {
     PLP_CPU_AVX512_VNNI = 1u << 5,
     PLP_CPU_AVX512_VBMI = 1u << 6,
     PLP_CPU_AVX512_BF16 = 1u << 7,
+    PLP_CPU_ZEN4        = 1u << 8,      /* AMD family 25: not a feature, but measured to want other prefetching */
     PLP_CPU_NEON        = 1u << 16,
     PLP_CPU_FP16        = 1u << 17,     /* half-precision arithmetic */
     PLP_CPU_DOTPROD     = 1u << 18,

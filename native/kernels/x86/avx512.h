@@ -16,7 +16,7 @@
 
 /* The product paths, for few, some and many tokens; r1 - r0 is any number. */
 void   plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
-                         bool add, void *work);
+                         bool add, bool fetching, void *work);
 size_t plp_avx512_stream_work(uint32_t n, uint32_t k);
 void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                         bool add, void *work);

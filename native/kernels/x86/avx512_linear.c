@@ -36,10 +36,21 @@ static size_t linear_work(uint32_t n, uint32_t k)
     return larger(larger(stream, columns), larger(plp_avx512_panel_work(n, k), plp_avx512_float_work(k)));
 }
 
-static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
-                   bool add, void *work)
+INLINE void linear_by(const bool fetching, const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y,
+                      size_t ldy, bool add, void *work)
 {
-    (n <= FEW ? plp_avx512_stream : n <= SOME ? plp_avx512_columns : plp_avx512_panel)(w, r0, r1, x, n, y, ldy, add, work);
+    if (n <= FEW) plp_avx512_stream(w, r0, r1, x, n, y, ldy, add, fetching, work);
+    else (n <= SOME ? plp_avx512_columns : plp_avx512_panel)(w, r0, r1, x, n, y, ldy, add, work);
+}
+
+static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy, bool add, void *work)
+{
+    linear_by(true, w, r0, r1, x, n, y, ldy, add, work);
+}
+
+static void linear_zen4(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy, bool add, void *work)
+{
+    linear_by(false, w, r0, r1, x, n, y, ldy, add, work);
 }
 
 void plp_fill_avx512(plp_kernels *k)
@@ -50,5 +61,5 @@ void plp_fill_avx512(plp_kernels *k)
     plp_fill_avx512_sealed(k);
     k->x_pack = x_pack;
     k->linear_work = linear_work;
-    k->linear = linear;
+    k->linear = plp_cpu_features() & PLP_CPU_ZEN4 ? linear_zen4 : linear;
 }
