@@ -172,6 +172,21 @@ INLINE __m256i add_lanes(const __m256i v[4])
 INLINE __m256i widen(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 INLINE __m256i signed_products(__m256i w, __m256i q) { return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w)); }
 
+/* How often sums of vpmaddubsw's products may be added in pairs before 16 bits are too few: eight of at most 31 * 127 fit,
+ * four of 63 * 127. vpdpbusd does better than one step, not than two. 0: not at all, as for signed bytes. */
+INLINE int narrow_steps(int type)
+{
+    if (type == PLP_TYPE_Q3_K || type == PLP_TYPE_Q4_K || type == PLP_TYPE_Q5_K) return 2;
+    return HAS_DPBUSD || is_signed(type) ? 0 : 1;
+}
+
+/* add_lanes of such products: the fewer registers are left, the fewer are widened. */
+INLINE __m256i add_narrow_lanes(const int steps, const __m256i v[4])
+{
+    const __m256i a = _mm256_hadd_epi16(v[0], v[1]), b = _mm256_hadd_epi16(v[2], v[3]);
+    return steps == 2 ? widen(_mm256_hadd_epi16(a, b)) : _mm256_hadd_epi32(widen(a), widen(b));
+}
+
 /* Dots of four bytes each: of one register with another, and of two with two. */
 INLINE __m256i dots(const int type, __m256i w, __m256i q)
 {
@@ -205,8 +220,13 @@ INLINE __m256 terms(const int type, const weights *o, x_stream x, uint32_t at)
         /* lanes: even blocks, odd blocks */
         dot = _mm256_permutevar8x32_epi32(add_lanes(a), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     } else {
-        UNROLL for (int i = 0; i < 8; i++) a[i] = dots(type, o->w[i], load_256(x.q + 32 * at + 32 * i));
-        const __m256i low = add_lanes(a), high = add_lanes(a + 4);  /* lanes: first halves, second halves */
+        const int steps = narrow_steps(type);
+        UNROLL for (int i = 0; i < 8; i++) {
+            const __m256i q = load_256(x.q + 32 * at + 32 * i);
+            a[i] = steps ? _mm256_maddubs_epi16(o->w[i], q) : dots(type, o->w[i], q);
+        }
+        const __m256i low = steps ? add_narrow_lanes(steps, a) : add_lanes(a);      /* lanes: first halves, second halves */
+        const __m256i high = steps ? add_narrow_lanes(steps, a + 4) : add_lanes(a + 4);
         const __m256i first = _mm256_permute2x128_si256(low, high, 0x20), second = _mm256_permute2x128_si256(low, high, 0x31);
         if (form == PLP_FORM_SUB) {
             const __m256i x0 = load_256(x.x0 + at), x1 = _mm256_sub_epi32(load_256(x.xi + at), x0);
@@ -273,13 +293,26 @@ INLINE __m256 add_terms(const float *from, uint32_t n_blocks)
     return acc;
 }
 
-INLINE void rows_of(const int type, const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y,
+typedef void stream_fn(const uint8_t *p, uint32_t n_rows, uint32_t n_blocks, const x_stream *x, uint32_t n, float *out);
+
+/* Each type's loop alone in its function, once for one token, so that its constants stay in registers. */
+#define STREAM(NAME)                                                                                                        \
+    static __attribute__((noinline)) void one_##NAME(const uint8_t *p, uint32_t n_rows, uint32_t n_blocks, const x_stream *x, \
+                                                     uint32_t n, float *out)                                                \
+    { stream(PLP_TYPE_##NAME, p, n_rows, n_blocks, x, 1, out); }                                                            \
+    static __attribute__((noinline)) void few_##NAME(const uint8_t *p, uint32_t n_rows, uint32_t n_blocks, const x_stream *x, \
+                                                     uint32_t n, float *out)                                                \
+    { stream(PLP_TYPE_##NAME, p, n_rows, n_blocks, x, n, out); }
+STREAM(Q4_0) STREAM(Q4_1) STREAM(Q5_0) STREAM(Q5_1) STREAM(Q8_0) STREAM(IQ4_NL) STREAM(MXFP4)
+STREAM(Q2_K) STREAM(Q3_K) STREAM(Q4_K) STREAM(Q5_K) STREAM(Q6_K) STREAM(IQ4_XS)
+
+static void rows_of(stream_fn *multiply, const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y,
                     size_t ldy, bool add, float *work)
 {
     const uint32_t n_blocks = w->k / 32;
     for (uint32_t r = r0; r < r1; r += 16) {
         const uint32_t n_rows = r1 - r < 16 ? r1 - r : 16;
-        stream(type, (const uint8_t *)w->data + r * w->row_bytes, n_rows, n_blocks, x, n, work);
+        multiply((const uint8_t *)w->data + r * w->row_bytes, n_rows, n_blocks, x, n, work);
         for (uint32_t t = 0; t < n; t++) {
             const float *from = work + t * terms_len(n_blocks);
             const pair v = { add_terms(from, n_blocks), add_terms(from + 8 * (size_t)n_blocks, n_blocks) };
@@ -293,7 +326,7 @@ void TIER(stream)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packe
 {
     x_stream x[STREAM_TOKENS];
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
-#define RUN(NAME) case PLP_TYPE_##NAME: rows_of(PLP_TYPE_##NAME, w, r0, r1, x, n, y, ldy, add, work); break
+#define RUN(NAME) case PLP_TYPE_##NAME: rows_of(n == 1 ? one_##NAME : few_##NAME, w, r0, r1, x, n, y, ldy, add, work); break
     switch (w->type) {
     RUN(Q4_0); RUN(Q4_1); RUN(Q5_0); RUN(Q5_1); RUN(Q8_0); RUN(IQ4_NL); RUN(MXFP4);
     RUN(Q2_K); RUN(Q3_K); RUN(Q4_K); RUN(Q5_K); RUN(Q6_K); RUN(IQ4_XS);
