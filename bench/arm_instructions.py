@@ -3,7 +3,7 @@
     python bench/arm_instructions.py [--compiler aarch64-linux-gnu-gcc | clang-19] ... > table.md
 
 There is no ARM machine in every workshop, so this counts what can be counted: each tier's products are compiled
-one format at a time, disassembled, and their innermost loops taken apart. The ideal beside it counts only the
+one function a format, disassembled, and their innermost loops taken apart. The ideal beside it counts only the
 arithmetic that the contract asks for (dots, conversion, scales, sum), as if loads and bookkeeping were free.
 Vector instructions are what bounds these loops on every core with two or more load ports.
 """
@@ -29,14 +29,13 @@ TIERS = {
 DOTS = re.compile(r"sdot|smmla|smull2?|smlal2?")
 
 SOURCE = """
-#include "kernels/arm/{tier}_linear.c"
-void hot_direct(const plp_rows *w, uint32_t r0, uint32_t r1, const x_block *x, float *y);
-void hot_direct(const plp_rows *w, uint32_t r0, uint32_t r1, const x_block *x, float *y)
+void hot_direct_{name}(const plp_rows *w, uint32_t r0, uint32_t r1, const x_block *x, float *y);
+void hot_direct_{name}(const plp_rows *w, uint32_t r0, uint32_t r1, const x_block *x, float *y)
 {{
     direct_tokens(PLP_TYPE_{name}, PLP_FORM_{form}, 1, w, r0, r1, x, y, 1, false);
 }}
-void hot_tile(const panel_block *w, const x_tile *x, uint32_t n, float (*out)[4]);
-void hot_tile(const panel_block *w, const x_tile *x, uint32_t n, float (*out)[4])
+void hot_tile_{name}(const panel_block *w, const x_tile *x, uint32_t n, float (*out)[4]);
+void hot_tile_{name}(const panel_block *w, const x_tile *x, uint32_t n, float (*out)[4])
 {{
     float32x4_t acc[N_GROUPS];
     for (int g = 0; g < N_GROUPS; g++)
@@ -45,22 +44,25 @@ void hot_tile(const panel_block *w, const x_tile *x, uint32_t n, float (*out)[4]
     for (int g = 0; g < N_GROUPS; g++)
         vst1q_f32(out[g], acc[g]);
 }}
-void hot_unpack(const plp_rows *w, uint32_t r, uint32_t r1, uint32_t b0, uint32_t b1, panel_block *panel, uint32_t quad);
-void hot_unpack(const plp_rows *w, uint32_t r, uint32_t r1, uint32_t b0, uint32_t b1, panel_block *panel, uint32_t quad)
+void hot_unpack_{name}(const plp_rows *w, uint32_t r, uint32_t r1, uint32_t b0, uint32_t b1, panel_block *panel, uint32_t quad);
+void hot_unpack_{name}(const plp_rows *w, uint32_t r, uint32_t r1, uint32_t b0, uint32_t b1, panel_block *panel, uint32_t quad)
 {{
     unpack(PLP_TYPE_{name}, w, r, r1, b0, b1, panel, quad);
 }}
 """
 
 
-def functions(compiler, tier, name):
-    """{function: [(address, mnemonic, operands)]}"""
+def functions(compiler, tier):
+    """{function: [(address, mnemonic, operands)]}, of all formats at once: the tier's file is compiled with them"""
     flags = "-O3 -std=gnu11 -ffp-contract=off -fno-math-errno -fno-strict-aliasing -D_GNU_SOURCE".split()
-    if "clang" in compiler:
+    if "clang" not in compiler:
+        flags.append("-fno-ipa-icf")        # formats of one form have the same tile, and each is to be found
+    else:
         flags += ["--target=aarch64-linux-gnu", "-isystem", "/usr/aarch64-linux-gnu/include"]
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "hot.c"), Path(folder, "hot.o")
-        source.write_text(SOURCE.format(tier=tier, name=name, form=FORMS[name]))
+        source.write_text(f'#include "kernels/arm/{tier}_linear.c"\n'
+                          + "".join(SOURCE.format(name=name, form=form) for name, form in FORMS.items()))
         includes = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'native/include'}"]
         subprocess.run([compiler, *flags, TIERS[tier], *includes, "-c", source, "-o", target], check=True)
         text = subprocess.run(["aarch64-linux-gnu-objdump", "-d", "--no-show-raw-insn", target],
@@ -143,13 +145,13 @@ def main():
         print("| tier | format | prefill: vector (ideal) | memory | all | decode: vector (ideal) | memory | all | unpack: all per 1,024 weights |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for tier in TIERS:
+            code = functions(compiler, tier)
             for name in FORMS:
-                code = functions(compiler, tier, name)
                 unit = QUANTS[name][0] // 32
                 # A tile step is 8 rows x 4 tokens x 32 = 1,024 multiply-adds, a direct step 4 x 32 = 128.
-                tile = per_block(code["hot_tile"], 1, dotted)
-                direct = {k: 8 * v for k, v in per_block(code["hot_direct"], unit, dotted).items()}
-                unpack = 8 * per_block(code["hot_unpack"], unit, stores)["all"]
+                tile = per_block(code["hot_tile_" + name], 1, dotted)
+                direct = {k: 8 * v for k, v in per_block(code["hot_direct_" + name], unit, dotted).items()}
+                unpack = 8 * per_block(code["hot_unpack_" + name], unit, stores)["all"]
                 print(f"| {tier} | {name} | {tile['vector']} ({8 * ideal_vector(tier, name, False)}) | {tile['memory']} | {tile['all']} "
                       f"| {direct['vector']:.0f} ({8 * ideal_vector(tier, name, True)}) | {direct['memory']:.0f} | {direct['all']:.0f} | {unpack:.0f} |")
         print()
