@@ -154,24 +154,25 @@ def llama(source: str, offered: "Offered") -> Iterator[Call]:
     yield from calls
 
 
+def _sole(name: str | None, text: str) -> Call:
+    """One call, whose arguments are all of the text."""
+    value, end = _decoded(text)
+    if text[end:].strip():
+        raise ValueError("text follows the tool call's arguments")
+    return _call({"name": name, "arguments": value})
+
+
 def named(source: str, offered: "Offered") -> Iterator[Call]:
     """GLM-4: the name, and on the next line its arguments in JSON."""
     name, _, arguments = source.partition("\n")
-    value, end = _decoded(arguments)
-    if arguments[end:].strip():
-        raise ValueError("text follows the tool call's arguments")
-    yield _call({"name": name.strip(), "arguments": value})
+    yield _sole(name.strip(), arguments)
 
 
 def harmony(source: str, offered: "Offered") -> Iterator[Call]:
     """gpt-oss: a header with "to=functions.f", <|message|>, the arguments in JSON, <|call|>."""
     header, _, text = source.partition("<|message|>")
     name = HARMONY_CALLEE.search(header)
-    text = _within(text, "", "<|call|>")
-    value, end = _decoded(text) if text else ({}, 0)
-    if text[end:].strip():
-        raise ValueError("text follows the tool call's arguments")
-    yield _call({"name": name[1] if name else None, "arguments": value})
+    yield _sole(name[1] if name else None, _within(text, "", "<|call|>") or "{}")
 
 
 def gemma(source: str, offered: "Offered") -> Iterator[Call]:

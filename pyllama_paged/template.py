@@ -340,26 +340,18 @@ class ChatTemplate:
     @functools.cached_property
     def keys(self) -> frozenset[str]:
         """What it takes out of messages and the like by name."""
-        return frozenset(n.attr for n in self._tree.find_all(nodes.Getattr)) | \
-            frozenset(n.arg.value for n in self._tree.find_all(nodes.Getitem) if isinstance(n.arg, nodes.Const) and isinstance(n.arg.value, str))
+        return frozenset(key for n in self._tree.find_all((nodes.Getattr, nodes.Getitem)) if (key := _key(n)) is not None)
 
     @functools.cached_property
     def asks_for_none(self) -> bool:
         """Whether it looks if a content is none, as DeepSeek's do for messages that only call tools."""
-        def is_content(node) -> bool:
-            return isinstance(node, nodes.Getattr) and node.attr == "content" or \
-                isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "content"
-
-        return any(test.name == "none" and is_content(test.node) for test in self._tree.find_all(nodes.Test))
+        return any(test.name == "none" and _key(test.node) == "content" for test in self._tree.find_all(nodes.Test))
 
     @functools.cached_property
     def knows_one_call(self) -> bool:
         """Whether it looks at the first of a message's calls by its number, and so at no other."""
-        def is_calls(node) -> bool:
-            return isinstance(node, nodes.Getattr) and node.attr == "tool_calls" or \
-                isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value == "tool_calls"
-
-        return any(is_calls(item.node) and isinstance(item.arg, nodes.Const) and item.arg.value == 0 for item in self._tree.find_all(nodes.Getitem))
+        return any(_key(item.node) == "tool_calls" and isinstance(item.arg, nodes.Const) and item.arg.value == 0
+                   for item in self._tree.find_all(nodes.Getitem))
 
     def render(self, messages: Sequence[Mapping], *, add_generation_prompt: bool = True, **variables) -> list:
         """
@@ -446,6 +438,14 @@ class _StandIns:
         for character, stand_in in self._of.items():
             text = text.replace(stand_in, character).replace(_escape(stand_in), character)
         return text
+
+
+def _key(node: nodes.Node) -> str | None:
+    """The name by which an expression takes something out of something, as an attribute or an item."""
+    if isinstance(node, nodes.Getattr):
+        return node.attr
+    item = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and node.arg.value
+    return item if isinstance(item, str) else None
 
 
 def _escape(character: str) -> str:

@@ -30,7 +30,7 @@
 #define PLP_FIRST_CHUNK 128u            /*   the first one, */
 #define PLP_CHUNK_STEP 32u              /*   then multiples of this */
 #define PLP_CHUNK_NS 1000000000ull      /*   that take about so long: Ctrl-C waits for one */
-#define PLP_MAX_GUESSES 5u              /* with the token before them no more than any tier takes as few */
+#define PLP_MAX_GUESSES 5u              /* with the token before them a step of six, which costs little more than one */
 #define PLP_MAX_MATCH 8u                /* tokens; a longer match promises nothing more */
 
 /* What one session wants of a step, and what came of it. */

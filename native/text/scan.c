@@ -477,26 +477,26 @@ static size_t chameleon_space(const uint8_t *s, size_t i, size_t n)
     return s[i] == '\t' || s[i] == '\n' ? i + 1 : begins(s, i, n, "    ", 4) ? i + 4 : begins(s, i, n, "  ", 2) ? i + 2 : i;
 }
 
-size_t plp_scan_chameleon_marks(const uint8_t *s, size_t i, size_t n, const void *unused)
+/* The end of the match at s[i], or of what lies before the next one. */
+static size_t match_or_gap(size_t (*match)(const uint8_t *, size_t, size_t), const uint8_t *s, size_t i, size_t n)
 {
-    const size_t end = chameleon_mark(s, i, n);
+    const size_t end = match(s, i, n);
 
-    (void)unused;
     if (end > i)
         return end;
-    while (++i < n && chameleon_mark(s, i, n) == i)
+    while (++i < n && match(s, i, n) == i)
         ;
     return i;
 }
 
+size_t plp_scan_chameleon_marks(const uint8_t *s, size_t i, size_t n, const void *unused)
+{
+    (void)unused;
+    return match_or_gap(chameleon_mark, s, i, n);
+}
+
 size_t plp_scan_chameleon_space(const uint8_t *s, size_t i, size_t n, const void *unused)
 {
-    const size_t end = chameleon_space(s, i, n);
-
     (void)unused;
-    if (end > i)
-        return end;
-    while (++i < n && chameleon_space(s, i, n) == i)
-        ;
-    return i;
+    return match_or_gap(chameleon_space, s, i, n);
 }

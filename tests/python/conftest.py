@@ -25,6 +25,20 @@ SHARED = Path(os.environ.get("PLP_SHARED") or ROOT.parent / "shared")
 THREADS = int(os.environ.get("PLP_TEST_THREADS") or 0)      # fewer, where the machine has other work too
 
 
+def fed(splitter, text, tokens=(), cuts=None):
+    """All pieces of a text, in which marks that are tokens are spelled; pushed in pieces of the sizes `cuts`."""
+    out, cuts = [], iter(cuts or ())
+    while text:
+        if found := next((t for t in tokens if text.startswith(t)), None):
+            out += splitter.mark(found)
+            text = text[len(found):]
+            continue
+        end = min([n for t in tokens if (n := text.find(t)) >= 0] + [len(text), next(cuts, len(text))])
+        out += splitter.push(text[:end])
+        text = text[end:]
+    return out + splitter.finish()
+
+
 @pytest.fixture(scope="session")
 def smol_path():
     if not SMOL.is_file():

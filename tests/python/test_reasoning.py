@@ -2,6 +2,7 @@
 from types import SimpleNamespace
 
 import pytest
+from conftest import fed
 from hypothesis import given, settings, strategies as st
 
 from pyllama_paged import InvalidArgument, Model, Reasoning
@@ -17,16 +18,7 @@ QWEN = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assis
 
 def split(form, text, state="start", tokens=(), cuts=None):
     """(reasoning, answer) of a text, in which marks that are tokens are spelled; pushed in pieces of these sizes."""
-    splitter, out, cuts = Splitter(form, frozenset(tokens), state), [], iter(cuts or ())
-    while text:
-        if found := next((t for t in tokens if text.startswith(t)), None):
-            out += splitter.mark(found)
-            text = text[len(found):]
-            continue
-        end = min([n for t in tokens if (n := text.find(t)) >= 0] + [len(text), next(cuts, len(text))])
-        out += splitter.push(text[:end])
-        text = text[end:]
-    out += splitter.finish()
+    out = fed(Splitter(form, frozenset(tokens), state), text, tokens, cuts)
     assert "" not in out
     return "".join(p for p in out if isinstance(p, Reasoning)), "".join(p for p in out if not isinstance(p, Reasoning))
 

@@ -5,6 +5,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from conftest import fed
 from hypothesis import given, settings, strategies as st
 
 from pyllama_paged import InvalidArgument, Model, Reasoning, TemplateError, ToolCall
@@ -55,16 +56,7 @@ def split(name, text, state="start", tokens=True, cuts=None, tools=TOOLS):
     marks = FAMILIES[name][1] if tokens else ()
     if not tokens:
         splitter = Splitter(splitter._form, frozenset(), state)
-    out, cuts = [], iter(cuts or ())
-    while text:
-        if found := next((t for t in marks if text.startswith(t)), None):
-            out += splitter.mark(found)
-            text = text[len(found):]
-            continue
-        end = min([n for t in marks if (n := text.find(t)) >= 0] + [len(text), next(cuts, len(text))])
-        out += splitter.push(text[:end])
-        text = text[end:]
-    out += splitter.finish()
+    out = fed(splitter, text, marks, cuts)
     calls = [(p.name, json.loads(p.arguments)) for p in out if isinstance(p, ToolCall)]
     assert "" not in [p for p in out if not isinstance(p, ToolCall)]
     return ("".join(p for p in out if isinstance(p, Reasoning)),

@@ -26,10 +26,7 @@ INLINE void unsigned_dots(const int groups, const int n, const uint8_t *w, const
         dots sum;
         UNROLL for (int c = first; c < first + n; c++) {
             __m256i wc[GROUPS];
-            UNROLL for (int g = 0; g < groups; g++) {
-                wc[g] = _mm256_load_si256((const void *)(w + (c * ROWS + 8 * g) * 4));
-                KEEP(wc[g]);
-            }
+            load_column(groups, w, c, wc);
             UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
                 const __m256i q = x_at(x, c, t);
                 UNROLL for (int g = 0; g < groups; g++) {
@@ -62,10 +59,7 @@ INLINE void signed_dots(const int groups, const uint8_t *w, const words *x, dots
 {
     UNROLL for (int c = 0; c < 16; c++) {
         __m256i wc[GROUPS];
-        UNROLL for (int g = 0; g < groups; g++) {
-            wc[g] = _mm256_load_si256((const void *)(w + (c * ROWS + 8 * g) * 4));
-            KEEP(wc[g]);
-        }
+        load_column(groups, w, c, wc);
         UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
             const __m256i q = _mm256_set1_epi32(x->of[c][t]);
             UNROLL for (int g = 0; g < groups; g++) {

@@ -360,8 +360,6 @@ INLINE __m512 terms(const int type, const weights *o, x_stream x, uint32_t at)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-INLINE size_t terms_len(uint32_t n_blocks) { return (size_t)16 * n_blocks + 16; }
-
 size_t plp_avx512_stream_work(uint32_t n, uint32_t k) { return n * terms_len(k / 32) * sizeof(float); }
 
 /* The rows' blocks as one stream: 16 at a time; the last step of fewer than 16 rows may be a short one. */
@@ -433,7 +431,6 @@ INLINE void rows_of(const int type, const plp_rows *w, uint32_t r0, uint32_t r1,
 /* One token is the case that counts: its views stay in registers, and so do constants if each type's loop is alone. */
 typedef void rows_fn(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y, size_t ldy, bool add, bool fetching,
                      float *work);
-#define EACH_TYPE(DO) DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4) DO(Q2_K) DO(Q3_K) DO(Q4_K) DO(Q5_K) DO(Q6_K) DO(IQ4_XS)
 #define ROWS(NAME)                                                                                                      \
     static __attribute__((noinline)) void one_##NAME(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, \
                                                      float *y, size_t ldy, bool add, bool fetching, float *work)           \
@@ -441,7 +438,7 @@ typedef void rows_fn(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream
     static __attribute__((noinline)) void more_##NAME(const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, \
                                                       float *y, size_t ldy, bool add, bool fetching, float *work)          \
     { (void)fetching; rows_of(PLP_TYPE_##NAME, w, r0, r1, x, n, y, ldy, add, true, work); }
-EACH_TYPE(ROWS)
+EACH_INTEGER_TYPE(ROWS)
 
 void plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packed, uint32_t n, float *y, size_t ldy,
                        bool add, bool fetching, void *work)
@@ -450,6 +447,6 @@ void plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *
     rows_fn *rows = NULL;
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
 #define CHOOSE(NAME) case PLP_TYPE_##NAME: rows = n == 1 ? one_##NAME : more_##NAME; break;
-    switch (w->type) { EACH_TYPE(CHOOSE) }
+    switch (w->type) { EACH_INTEGER_TYPE(CHOOSE) }
     if (rows) rows(w, r0, r1, x, n, y, ldy, add, fetching, work);
 }

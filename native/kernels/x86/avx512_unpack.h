@@ -313,12 +313,8 @@ typedef struct format { unpack_fn *unpack; int form; uint32_t bytes_per_8; } for
 
 static format format_of(int32_t type)
 {
-#define FORMAT(NAME) case PLP_TYPE_##NAME: return (format){ unpack_##NAME, plp_type_form(type), bytes_per_8(PLP_TYPE_##NAME) }
-    switch (type) {
-    FORMAT(Q4_0); FORMAT(Q4_1); FORMAT(Q5_0); FORMAT(Q5_1); FORMAT(Q8_0); FORMAT(IQ4_NL); FORMAT(MXFP4);
-    FORMAT(Q2_K); FORMAT(Q3_K); FORMAT(Q4_K); FORMAT(Q5_K); FORMAT(IQ4_XS);
-    default: FORMAT(Q6_K);
-    }
+#define FORMAT(NAME) case PLP_TYPE_##NAME: return (format){ unpack_##NAME, plp_type_form(type), bytes_per_8(PLP_TYPE_##NAME) };
+    switch (type) { default: EACH_INTEGER_TYPE(FORMAT) }
 #undef FORMAT
 }
 

@@ -26,10 +26,7 @@ INLINE void tile(const int form, const int groups, const panel *p, uint32_t n_bl
         UNROLL for (int c = 0; c < 8; c++) {
             const int part = form == PLP_FORM_SUB ? c / 4 : 0;
             __m256i wc[GROUPS];
-            UNROLL for (int g = 0; g < groups; g++) {
-                wc[g] = _mm256_load_si256((const void *)(w + (c * ROWS + 8 * g) * 4));
-                KEEP(wc[g]);
-            }
+            load_column(groups, w, c, wc);
             UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
                 const __m256i q = x_at(x, c, t);
                 UNROLL for (int g = 0; g < groups; g++) {

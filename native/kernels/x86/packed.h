@@ -74,6 +74,9 @@ INLINE size_t tile_offset(uint32_t n_tiles, uint32_t b0, uint32_t n, uint32_t ti
     return (size_t)n_tiles * b0 + (size_t)tile * n;
 }
 
+/* A token's terms of 16 rows, and what a last step of up to 16 blocks may write beyond. */
+INLINE size_t terms_len(uint32_t n_blocks) { return (size_t)16 * n_blocks + 16; }
+
 /* ---- bytes -------------------------------------------------------------------------------- */
 
 INLINE uint16_t load_u16(const void *p) { return plp_u16_at(p); }
@@ -92,6 +95,10 @@ INLINE uint32_t bytes_per_8(int type)
     }
     return 0;
 }
+
+/* All types with an integer form, for switches and functions of each. */
+#define EACH_INTEGER_TYPE(DO) \
+    DO(Q6_K) DO(Q5_K) DO(Q4_K) DO(Q3_K) DO(Q2_K) DO(IQ4_XS) DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4)
 
 INLINE bool has_fifth_bits(int type) { return type == PLP_TYPE_Q5_0 || type == PLP_TYPE_Q5_1; }     /* a bit of each value */
 INLINE bool is_looked_up(int type)   { return type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS || type == PLP_TYPE_MXFP4; }

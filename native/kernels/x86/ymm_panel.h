@@ -21,12 +21,8 @@ typedef void unpack_fn(const uint8_t *p, size_t stride, uint32_t n_blocks, panel
 
 static unpack_fn *unpack_of(int32_t type)
 {
-#define UNPACK_OF(NAME) case PLP_TYPE_##NAME: return unpack_##NAME
-    switch (type) {
-    UNPACK_OF(Q4_0); UNPACK_OF(Q4_1); UNPACK_OF(Q5_0); UNPACK_OF(Q5_1); UNPACK_OF(Q8_0); UNPACK_OF(IQ4_NL); UNPACK_OF(MXFP4);
-    UNPACK_OF(Q2_K); UNPACK_OF(Q3_K); UNPACK_OF(Q4_K); UNPACK_OF(Q5_K); UNPACK_OF(IQ4_XS);
-    default: UNPACK_OF(Q6_K);
-    }
+#define UNPACK_OF(NAME) case PLP_TYPE_##NAME: return unpack_##NAME;
+    switch (type) { default: EACH_INTEGER_TYPE(UNPACK_OF) }
 #undef UNPACK_OF
 }
 

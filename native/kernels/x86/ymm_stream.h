@@ -248,7 +248,6 @@ INLINE __m256 terms(const int type, const weights *o, x_stream x, uint32_t at)
 
 /* ---- rows --------------------------------------------------------------------------------- */
 
-INLINE size_t terms_len(uint32_t n_blocks) { return (size_t)16 * n_blocks + 16; }
 
 size_t TIER(stream_work)(uint32_t n, uint32_t k) { return n * terms_len(k / 32) * sizeof(float); }
 
@@ -303,8 +302,7 @@ typedef void stream_fn(const uint8_t *p, uint32_t n_rows, uint32_t n_blocks, con
     static __attribute__((noinline)) void few_##NAME(const uint8_t *p, uint32_t n_rows, uint32_t n_blocks, const x_stream *x, \
                                                      uint32_t n, float *out)                                                \
     { stream(PLP_TYPE_##NAME, p, n_rows, n_blocks, x, n, out); }
-STREAM(Q4_0) STREAM(Q4_1) STREAM(Q5_0) STREAM(Q5_1) STREAM(Q8_0) STREAM(IQ4_NL) STREAM(MXFP4)
-STREAM(Q2_K) STREAM(Q3_K) STREAM(Q4_K) STREAM(Q5_K) STREAM(Q6_K) STREAM(IQ4_XS)
+EACH_INTEGER_TYPE(STREAM)
 
 static void rows_of(stream_fn *multiply, const plp_rows *w, uint32_t r0, uint32_t r1, const x_stream *x, uint32_t n, float *y,
                     size_t ldy, bool add, float *work)
@@ -326,11 +324,8 @@ void TIER(stream)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packe
 {
     x_stream x[STREAM_TOKENS];
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
-#define RUN(NAME) case PLP_TYPE_##NAME: rows_of(n == 1 ? one_##NAME : few_##NAME, w, r0, r1, x, n, y, ldy, add, work); break
-    switch (w->type) {
-    RUN(Q4_0); RUN(Q4_1); RUN(Q5_0); RUN(Q5_1); RUN(Q8_0); RUN(IQ4_NL); RUN(MXFP4);
-    RUN(Q2_K); RUN(Q3_K); RUN(Q4_K); RUN(Q5_K); RUN(Q6_K); RUN(IQ4_XS);
-    }
+#define RUN(NAME) case PLP_TYPE_##NAME: rows_of(n == 1 ? one_##NAME : few_##NAME, w, r0, r1, x, n, y, ldy, add, work); break;
+    switch (w->type) { EACH_INTEGER_TYPE(RUN) }
 #undef RUN
 }
 

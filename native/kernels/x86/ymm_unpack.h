@@ -254,6 +254,15 @@ typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_
 /* Broadcasts come from memory, at no cost to the ports that multiply: gcc would take stored registers apart instead. */
 #define IN_MEMORY(o) __asm__("" : "+m"(o))
 
+/* A column of so many eights of rows. */
+INLINE void load_column(const int groups, const uint8_t *w, const int c, __m256i wc[GROUPS])
+{
+    UNROLL for (int g = 0; g < groups; g++) {
+        wc[g] = _mm256_load_si256((const void *)(w + (c * ROWS + 8 * g) * 4));
+        KEEP(wc[g]);
+    }
+}
+
 INLINE __m256i x_at(const x_tile *x, int c, int t) { return _mm256_set1_epi32((int)load_u32(x->q[c][t])); }
 
 typedef struct tile_sums { _Alignas(32) float of[TILE_TOKENS][ROWS]; } tile_sums;
