@@ -2,7 +2,8 @@
 Messages as callers have them, made into what chat templates expect.
 
     content      None is "", or None where a template asks for that; a list of text parts is joined; other parts are refused
-    tool_calls   arguments as objects, which templates write as JSON; callers have them as text, as the OpenAI API does
+    tool_calls   arguments as objects, which templates write as JSON, or as text where a template joins them to others
+                 (DeepSeek's); callers have them as text, as the OpenAI API does
 
 What cannot be is named by its place: messages[3].content[0].
 """
@@ -35,7 +36,7 @@ def _shaped(where: str, message: Any, template: "ChatTemplate") -> dict:
     out = dict(message)
     calls = out.pop("tool_calls", None)
     if calls:                           # an empty list is as good as none, and templates ask whether there is one
-        out["tool_calls"] = _calls(f"{where}.tool_calls", calls)
+        out["tool_calls"] = _calls(f"{where}.tool_calls", calls, template.takes_argument_text)
     if "content" in out or calls:
         out["content"] = _content(f"{where}.content", out.get("content"), out.get("role") == "tool")
         if calls and not out["content"] and template.asks_for_none:
@@ -67,7 +68,7 @@ def _part(where: str, part: Any) -> str:
                           f"{where} is no part of text: {{\"type\": \"text\", \"text\": ...}} is expected")
 
 
-def _calls(where: str, calls: Any) -> list[dict]:
+def _calls(where: str, calls: Any, as_text: bool) -> list[dict]:
     if not isinstance(calls, (list, tuple)):
         raise InvalidArgument(f"{where} is a {type(calls).__name__}; it must be a list of calls")
     out = []
@@ -75,8 +76,11 @@ def _calls(where: str, calls: Any) -> list[dict]:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise InvalidArgument(f"{where}[{i}] names no function")
-        if isinstance(function.get("arguments"), str):
-            function = {**function, "arguments": _object(function["arguments"])}
+        arguments = function.get("arguments")
+        if as_text and isinstance(arguments, Mapping):
+            function = {**function, "arguments": _text(f"{where}[{i}]", arguments)}
+        elif isinstance(arguments, str) and not as_text:
+            function = {**function, "arguments": _object(arguments)}
         out.append({**call, "function": function} if "function" in call else dict(function))
     return out
 
@@ -88,6 +92,13 @@ def _object(text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
+
+
+def _text(where: str, arguments: Mapping) -> str:
+    try:
+        return json.dumps(arguments, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidArgument(f"{where} has arguments that are no JSON") from None
 
 
 def one_by_one(messages: Iterable[Mapping]) -> list[dict] | None:
@@ -122,6 +133,7 @@ def unreadable(messages: Iterable[Mapping]) -> str | None:
     """Where, in messages that were `shaped`, arguments are no object: a template may stumble over them."""
     for i, message in enumerate(messages):
         for k, call in enumerate(message.get("tool_calls") or ()):
-            if isinstance(call.get("function", call).get("arguments"), str):
+            arguments = call.get("function", call).get("arguments")
+            if isinstance(arguments, str) and isinstance(_object(arguments), str):
                 return f"messages[{i}].tool_calls[{k}]"
     return None

@@ -330,11 +330,12 @@ class Model:
                    changes by it. True: where it pays; "always" is for tests
         """
         from .session import Session
+        from .toolcalls import TOOL_LISTS
 
         history = _with_system(system, messages)
         variables = {**(template or {}), **({"tools": list(tools)} if tools else {}),
                      **(self._thinking.variables(think) if think is not None else {})}
-        if variables.get("tools"):                  # else no template is needed yet, and none is parsed
+        if any(map(variables.get, TOOL_LISTS)):     # else no template is needed yet, and none is parsed
             self._calls.variables(variables)        # which says so if there is no place for them
         out = ffi.new("plp_session **")
         call(lib.plp_session_open, out, self.pointer)

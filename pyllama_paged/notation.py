@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .reasoning import NoCall
@@ -19,7 +19,8 @@ from .reasoning import NoCall
 if TYPE_CHECKING:
     from .toolcalls import Offered
 
-__all__ = ["HARMONY_CALLEE", "Call", "gemma", "harmony", "llama", "marked", "mistral", "named", "olmo", "python", "tagged"]
+__all__ = ["DEEPSEEK_BEGINS", "HARMONY_CALLEE", "Call", "code", "deepseek", "gemma", "harmony", "llama", "marked", "mistral", "named", "olmo", "python",
+           "tagged", "written_code", "written_tagged"]
 
 Call = tuple[str, Mapping[str, Any], "str | None"]
 
@@ -31,10 +32,31 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 _FUNCTION = re.compile(r"<function=([^>\n]+)>(.*?)(?:</function>|\Z)", re.S)
 _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)(?:</parameter>|\Z)", re.S)
 _MISTRAL = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\s*([\w-]+)\s*)?(?:\[ARGS\]\s*)?(?=\{)")
+_KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)")
+_DEEPSEEK = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?([^<\n]*)<｜tool▁sep｜>(?:([^\n{`]*)\n\s*```(?:json)?)?\s*")
+_DEEPSEEK_END = re.compile(r"\s*(?:```)?\s*(?:<｜tool▁call▁end｜>)?\s*")
 _BUILTIN = re.compile(r"([A-Za-z_]\w*)\.call\((.*)\)\Z", re.S)
 
+#: The first is the right one; the others are how DeepSeek's distilled models spell it, too.
+DEEPSEEK_BEGINS = ("<｜tool▁calls▁begin｜>", "<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<｜tool\\_calls\\_begin｜>", "<｜tool▁calls｜>")
 #: In a header of gpt-oss: who is called.
 HARMONY_CALLEE = re.compile(r"\bto=functions\.([\w.-]+)")
+
+
+# ---- writing, for templates that know no calls
+
+def written_tagged(name: str, arguments: Any) -> str:
+    return f'<tool_call>\n{{"name": {_dumped(name)}, "arguments": {_dumped(arguments)}}}\n</tool_call>'
+
+
+def written_code(name: str, arguments: Any) -> str:
+    if not isinstance(arguments, Mapping):
+        return f"<code>{name}({arguments})</code>"
+    return f"<code>{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})</code>"
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 # ---- JSON
@@ -175,6 +197,20 @@ def harmony(source: str, offered: "Offered") -> Iterator[Call]:
     yield _sole(name[1] if name else None, _within(text, "", "<|call|>") or "{}")
 
 
+def deepseek(source: str, offered: "Offered") -> Iterator[Call]:
+    """DeepSeek: "function", a mark, the name, on the next line the arguments in a fence; since V3.1 the name, the mark, the arguments."""
+    text = source[len(next((mark for mark in DEEPSEEK_BEGINS if source.startswith(mark)), "")):].removesuffix("<｜tool▁calls▁end｜>").strip()
+    at = 0
+    while at < len(text):
+        if not (found := _DEEPSEEK.match(text, at)):
+            raise ValueError("the tool call names no function")
+        if found[2] is not None and found[1].strip() != "function":
+            raise ValueError("the tool call is of no function")
+        arguments, at = _decoded(text, found.end())
+        yield _call({"name": (found[1] if found[2] is None else found[2]).strip(), "arguments": arguments})
+        at = _DEEPSEEK_END.match(text, at).end()
+
+
 def gemma(source: str, offered: "Offered") -> Iterator[Call]:
     """Gemma 4: call:f{key:value,...}; strings stand between <|"|>."""
     text = _within(source, "<|tool_call>", "<tool_call|>")
@@ -199,6 +235,22 @@ def python(source: str, offered: "Offered") -> Iterator[Call]:
 def olmo(source: str, offered: "Offered") -> Iterator[Call]:
     """OLMo 3: f(key="value"), one a line."""
     return _python_calls(_within(source, "<function_calls>", "</function_calls>"))
+
+
+def code(source: str, offered: "Offered") -> Iterator[Call]:
+    """
+    SmolLM3's code: calls of tools, one a line, whose arguments are plain values.
+
+    Any other program is no call: it may be run by whoever can, but there is nothing to answer.
+    """
+    reader = _Notation(_within(source, "<code>", "</code>"))
+    while not reader.at_end():
+        name = reader.word()
+        if name not in offered.parameters:
+            raise ValueError(f"the code does more than call tools: {name[:80]} is none")
+        reader.expect("(")
+        yield name, reader.arguments(list(offered.parameters[name])), None
+        reader.take(";")
 
 
 def _python_calls(text: str) -> Iterator[Call]:
@@ -255,12 +307,19 @@ class _Notation:
         self._at = found.end()
         return found[0]
 
-    def arguments(self) -> dict[str, Any]:
-        """key=value, ... up to the closing parenthesis."""
+    def arguments(self, declared: Sequence[str] = ()) -> dict[str, Any]:
+        """key=value, ... up to the closing parenthesis; before them, as many values without a key as are `declared`."""
         out: dict[str, Any] = {}
+        by_place = iter(declared)
         while not self.take(")"):
-            key = self.word()
-            self.expect("=")
+            if not declared or _KEY.match(self._text, self._at):
+                key = self.word()
+                self.expect("=")
+                by_place = iter(())
+            elif not (key := next(by_place, None)):
+                raise self._fail("the name of an argument")
+            if key in out:
+                raise ValueError(f"the tool call gives {key[:80]} twice")
             out[key] = self.value()
             if not self.take(","):
                 self.expect(")")

@@ -348,6 +348,17 @@ class ChatTemplate:
         return any(test.name == "none" and _key(test.node) == "content" for test in self._tree.find_all(nodes.Test))
 
     @functools.cached_property
+    def takes_argument_text(self) -> bool:
+        """Whether it joins a call's arguments to other text as they are, as DeepSeek's do, and does not ask what they are."""
+        named = {a.target.name for a in self._tree.find_all(nodes.Assign) if isinstance(a.target, nodes.Name) and _key(a.node) == "arguments"}
+        is_it = lambda node: _key(node) == "arguments" or isinstance(node, nodes.Name) and node.name in named      # noqa: E731
+        if any(test.name in ("string", "mapping") and is_it(test.node) for test in self._tree.find_all(nodes.Test)):
+            return False
+        parts = [part for n in self._tree.find_all((nodes.Add, nodes.Concat, nodes.Output))
+                 for part in ((n.left, n.right) if isinstance(n, nodes.Add) else n.nodes)]
+        return any(map(is_it, parts))
+
+    @functools.cached_property
     def knows_one_call(self) -> bool:
         """Whether it looks at the first of a message's calls by its number, and so at no other."""
         return any(_key(item.node) == "tool_calls" and isinstance(item.arg, nodes.Const) and item.arg.value == 0

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from .template import ChatTemplate
     from .vocab import Vocab
 
-__all__ = ["FORMS", "CallForm", "Calls", "ToolCall", "id_of"]
+__all__ = ["CODE", "FORMS", "TOOL_LISTS", "CallForm", "Calls", "ToolCall", "id_of"]
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VARIABLES = ("tools", "xml_tools")     # how templates call the list; the second is SmolLM3's
+_IN_CODE = "python_tools"               # SmolLM3's list of tools that are called by code
+TOOL_LISTS = (*_VARIABLES, _IN_CODE)    # template variables that offer tools
 
 
 class ToolCall(str):
@@ -76,6 +78,7 @@ class CallForm:
     needs    spellings all of which must be in the template, or control tokens of the vocabulary
     first    further marks, as text, that begin a call only at the beginning; they are part of what is read
     callee   for forms whose calls begin with a header
+    write    a call as text, for the history, where a template does not write it
     """
 
     opens: tuple[str, ...]
@@ -85,16 +88,20 @@ class CallForm:
     closes: Mapping[str, str] = ()      # type: ignore[assignment]
     first: Callable[["Offered"], Sequence[str]] = lambda offered: ()
     callee: re.Pattern | None = None
+    write: Callable[[str, Any], str] | None = None
 
     def merged(self, base: Form | None, offered: "Offered") -> Form:
-        """A form of reasoning, or none, with this one's calls in it."""
+        """A form of reasoning or of other calls, or none, with this one's calls in it."""
         table = {state: dict(row) for state, row in (base.table if base else {}).items()}
         for state in ("start", "after", "text"):
             table.setdefault(state, {}).update(dict.fromkeys(self.opens, "call"))
         for state in ("start", "after"):
             table[state].update(dict.fromkeys(self.first(offered), "call"))
-        table["call"] = {**dict.fromkeys(self.inside, "call"), **dict(self.closes)}
-        return Form(table, (), partial(self._pieces, offered), self.callee)
+        table.setdefault("call", {}).update({**dict.fromkeys(self.inside, "call"), **dict(self.closes)})
+        read = partial(self._pieces, offered)
+        if base and (other := base.read):       # what a call begins with tells whose it is
+            mine, read = read, lambda source: (mine if source.lstrip().startswith(self.opens) else other)(source)
+        return Form(table, (), read, self.callee or (base and base.callee))
 
     def _pieces(self, offered: "Offered", source: str) -> list[ToolCall]:
         source = source.strip()
@@ -139,6 +146,9 @@ def _objects(offered: Offered) -> list[str]:
     return [f'{{{space}"{key}"' for space in ("", " ", "\n", "\n  ", "\n    ") for key in ("name", "type", "function")]
 
 
+#: SmolLM3's, offered as `python_tools`: "When you send a message containing Python code between '<code>' and '</code>' tags".
+CODE = CallForm(("<code>",), notation.code, ("<code>", "</code>"), closes={"</code>": "after"}, write=notation.written_code)
+
 _HARMONY_ENDS = {"<|call|>": "after", "<|end|>": "header", "<|start|>": "header", "<|channel|>": "header"}
 
 #: The first that fits counts: what a template spells tells more than what a vocabulary has.
@@ -146,8 +156,11 @@ FORMS = (
     CallForm((), notation.harmony, ("<|channel|>", "<|message|>", "<|call|>"), closes=_HARMONY_ENDS,
              callee=notation.HARMONY_CALLEE),                                                               # gpt-oss
     CallForm(("<|tool_call>",), notation.gemma, ("<|tool_call>", "<tool_call|>"), ('<|"|>',), {"<tool_call|>": "after"}),   # Gemma 4
+    CallForm(notation.DEEPSEEK_BEGINS, notation.deepseek, ("<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"),
+             ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"), {"<｜tool▁calls▁end｜>": "after"}),        # DeepSeek-R1 and its distilled models, V3.1
     CallForm(("<|tool_call_start|>",), notation.python, ("<|tool_call_start|>",), (), {"<|tool_call_end|>": "after"}),      # LFM2
-    CallForm(("<tool_call>",), notation.tagged, ("<tool_call>", "</tool_call>"), (), {"</tool_call>": "after"}),
+    CallForm(("<tool_call>",), notation.tagged, ("<tool_call>", "</tool_call>"), (), {"</tool_call>": "after"},
+             write=notation.written_tagged),
     #        Qwen 2.5 to 3.6, Hermes, Granite 4, EXAONE 4, SmolLM3
     CallForm(("<function_calls>",), notation.olmo, ("<function_calls>", "</function_calls>"), (), {"</function_calls>": "after"}),     # OLMo 3
     CallForm(("[TOOL_CALLS]",), notation.mistral, ("[TOOL_CALLS]",), ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),              # Mistral
@@ -165,6 +178,10 @@ class Calls:
         self._form = next((form for form in FORMS if all(map(known, form.needs))), None)
         self._variable = next((name for name in _VARIABLES if name in template.names), None)
         self._in_message = self._variable is None and "tools" in template.keys     # Phi-4-mini's
+        self._names = template.names
+        self._code = CODE if _IN_CODE in template.names and all(map(known, CODE.needs)) else None
+        self._writes = "tool_calls" in template.words       # SmolLM3's does not: a call would vanish from the history
+        self._is_token = lambda form: any(mark in vocab.control for mark in form.opens)
 
     @property
     def taken(self) -> bool:
@@ -178,16 +195,20 @@ class Calls:
 
     def variables(self, variables: Mapping) -> dict:
         """The variables with `tools` under the name that this template knows."""
+        for name in TOOL_LISTS:
+            if variables.get(name) and not isinstance(variables[name], (list, tuple)):
+                raise InvalidArgument(f"{name} must be a list of tools")
+            if variables.get(name) and name != "tools" and name not in self._names:
+                raise InvalidArgument(f"this model's chat template takes no {name}")
         if not variables.get("tools"):
             return dict(variables)
-        if not isinstance(variables["tools"], (list, tuple)):
-            raise InvalidArgument("tools must be a list of tools")
         if not self.taken:
             raise InvalidArgument("this model's chat template takes no tools")
         return {**variables, self._variable: variables["tools"]} if self._variable else dict(variables)
 
     def placed(self, messages: list[dict], variables: Mapping) -> list[dict]:
-        """The messages, with the tools in the system prompt as JSON, where this template looks for them there."""
+        """The messages, with calls in their text and tools in the system prompt, where this template expects that."""
+        messages = self._written(messages, variables)
         if not self._in_message or not variables.get("tools"):
             return messages
         functions = [tool.get("function", tool) if isinstance(tool, Mapping) else tool for tool in variables["tools"]]
@@ -195,8 +216,23 @@ class Calls:
         system = messages[0] if n else {"role": "system", "content": ""}
         return [{**system, "tools": json.dumps(functions, ensure_ascii=False)}, *messages[n:]]
 
+    def _written(self, messages: list[dict], variables: Mapping) -> list[dict]:
+        in_code = variables.get(_IN_CODE) and not any(map(variables.get, _VARIABLES))
+        form = self._code if in_code else self._form
+        if self._writes or form is None or form.write is None or self._is_token(form):      # a message cannot spell tokens
+            return messages
+        out = []
+        for message in messages:
+            calls = [call.get("function", call) for call in message.get("tool_calls") or ()]
+            said = [message.get("content") or "", *(form.write(call["name"], call.get("arguments", {})) for call in calls)]
+            out.append({**message, "content": "\n".join(filter(None, said))} if calls else message)
+        return out
+
     def form(self, base: Form | None, variables: Mapping) -> Form | None:
         """What answers are read by where these variables offer tools; None: no call is looked for."""
-        tools = variables.get("tools")
-        usable = isinstance(tools, (list, tuple)) and tools and self._form is not None
-        return self._form.merged(base, Offered(tools)) if usable else None
+        tools = next((value for name in _VARIABLES if (value := variables.get(name))), None)
+        out = None
+        for form, offered in ((self._form, tools), (self._code, variables.get(_IN_CODE))):
+            if form is not None and offered and isinstance(offered, (list, tuple)):
+                out = form.merged(out or base, Offered(offered))
+        return out

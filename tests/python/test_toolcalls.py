@@ -25,6 +25,8 @@ TOOLS = [tool("f", a="integer", s="string"), tool("get-it.now", deep="object")]
 F = ("f", {"a": 1, "s": "é<"})
 F_JSON = '{"name": "f", "arguments": {"a": 1, "s": "é<"}}'
 
+DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>")
+
 # A family's template, as far as it tells one from the others; the control tokens among the marks.
 FAMILIES = {
     "qwen3": ("{{ tools }}<think></think><tool_call></tool_call>", ()),
@@ -38,6 +40,8 @@ FAMILIES = {
     "llama3": ("{{ tools }}", ("<|python_tag|>",)),
     "glm4": ("{{ tools }}<|observation|>", ("<|observation|>",)),
     "gemma4": ("{{ tools }}<|channel><channel|><|tool_call><tool_call|>", ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>')),
+    "deepseek": ("{{ tools }}<think></think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜><｜tool▁sep｜>", DEEPSEEK),
+    "smollm3": ("{{ xml_tools }}{{ python_tools }}<think></think><tool_call></tool_call> between '<code>' and '</code>' tags", ()),
     "gpt-oss": ("{{ tools }}<|start|><|channel|><|message|><|end|><|call|>", ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>")),
 }
 
@@ -49,10 +53,10 @@ def family(name):
     return Thinking(template, vocab), Calls(template, vocab)
 
 
-def split(name, text, state="start", tokens=True, cuts=None, tools=TOOLS):
+def split(name, text, state="start", tokens=True, cuts=None, tools=TOOLS, variable="tools"):
     """(reasoning, answer, calls, problem) of a text in which control tokens are spelled; pushed in pieces of these sizes."""
     thinking, calls = family(name)
-    splitter = thinking.restored((state, "", "", None), calls.form(thinking.form, {"tools": tools}))
+    splitter = thinking.restored((state, "", "", None), calls.form(thinking.form, {variable: tools}))
     marks = FAMILIES[name][1] if tokens else ()
     if not tokens:
         splitter = Splitter(splitter._form, frozenset(), state)
@@ -99,6 +103,20 @@ CASES = [
     ("glm4", "start", 'f is {"a": 1}', "", 'f is {"a": 1}', []),
     ("gemma4", "start", '<|channel>thought\nHm.<channel|><|tool_call>call:f{a:1,s:<|"|>é<<|"|>}<tool_call|><|tool_call>call:get-it.now{deep:{x:[1,2.5,null,true],y:<|"|>a\nb<|"|>}}<tool_call|>',
      "Hm.", "", [F, G]),
+    ("deepseek", "reasoning", 'Hm.\n</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁call▁end｜>\n'
+     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get-it.now\n```json\n" + json.dumps(G[1], indent=2) + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "Hm.", "", [F, G]),
+    ("deepseek", "start", 'I look.\n\n<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>Done.',
+     "", "I look.Done.", [F]),
+    ("deepseek", "start", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```\n<｜tool▁call▁end｜><｜tool▁calls▁end｜>', "", "", [F]),
+    ("deepseek", "start", '<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁calls▁end｜>', "", "", [F]),
+    ("deepseek", "start", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}', "", "", [F]),
+    ("deepseek", "start", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1, "s": "é<"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get-it.now<｜tool▁sep｜>'
+     + json.dumps(G[1]) + "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "", "", [F, G]),
+    *(("deepseek", "start", mark + 'function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', "", "", [F])
+      for mark in ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<｜tool\\_calls\\_begin｜>", "<｜tool▁calls｜>")),
+    ("deepseek", "start", "1 <｜ 2 and <｜tool▁", "", "1 <｜ 2 and <｜tool▁", []),
+    ("smollm3", "start", f"<think>\nHm.\n</think>\n<tool_call>{F_JSON}</tool_call>", "Hm.", "", [F]),
+    ("smollm3", "start", '<code>f(a=1)</code>', "", '<code>f(a=1)</code>', []),
     ("gpt-oss", "header", '<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.f json<|message|>{"a": 1, "s": "é<"}<|call|>', "Hm.", "", [F]),
     ("gpt-oss", "header", 'assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1, "s": "é<"}', "", "", [F]),
     ("gpt-oss", "header", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.get-it.now<|message|>" + json.dumps(G[1]),
@@ -115,7 +133,68 @@ def test_forms(name, state, text, reasoning, answer, calls, cuts):
         assert split(name, text, state, tokens, cuts) == (reasoning, answer, calls, None), f"marks as control tokens: {tokens}"
 
 
+# What SmolLM3 writes where `python_tools` are offered; the state, the text, the reasoning, the answer, the calls.
+IN_CODE = [
+    ("start", '<code>f(a=1, s="é<")</code>', "", "", [F]),
+    ("reasoning", 'Hm. <code>f(a=2)</code>?\n</think>\nI look.\n<code>\nf(a=1, s=\'é<\')\nget_it(deep={"x": [1, 2.5, None, True]})\n</code>\n', "Hm. <code>f(a=2)</code>?",
+     "I look.", [F, ("get_it", {"deep": {"x": [1, 2.5, None, True]}})]),
+    ("start", "<code>f(1, 'é<'); f(1, s='é<',)", "", "", [F, F]),
+    ("start", "<code>f()</code> and <code>f(True)</code>", "", "and", [("f", {}), ("f", {"a": True})]),
+    ("start", f"<tool_call>{F_JSON}</tool_call>", "", f"<tool_call>{F_JSON}</tool_call>", []),
+    ("start", "a <code", "", "a <code", []),
+]
+
+
+@pytest.mark.parametrize("state, text, reasoning, answer, calls", IN_CODE)
+@given(cuts=st.lists(st.integers(1, 9), min_size=80, max_size=80))
+@settings(max_examples=20, deadline=None)
+def test_calls_in_code(state, text, reasoning, answer, calls, cuts):
+    tools = [TOOLS[0], tool("get_it", deep="object")]
+    assert split("smollm3", text, state, True, cuts, tools, "python_tools") == (reasoning, answer, calls, None)
+
+
+@pytest.mark.parametrize("text, why", [
+    ("<code>print(f(a=1))</code>", "more than call tools: print"),
+    ("<code>x = f(a=1)</code>", "more than call tools: x"),
+    ("<code>import os\nos.system('x')</code>", "more than call tools: import"),
+    ("<code>f(a=1).b</code>", "a name is missing"),
+    ("<code>f(a=1) + 1</code>", "a name is missing"),
+    ("<code>f(1 + 1)</code>", "')' is missing"),
+    ("<code>f(a=g)</code>", "a value is missing"),
+    ("<code>f(s=f'{x}')</code>", "a value is missing"),
+    ("<code>f(1, 'x', 2)</code>", "name of an argument"),
+    ("<code>f(a=1, 'x')</code>", "name of an argument"),
+    ("<code>f(1, a=2)</code>", "gives a twice"),
+    ('<code>f(s="""x""")</code>', "')' is missing"),
+    ("<code>f(" + "[" * 5000, "nests too deeply"),
+    ("<code></code>", "empty"),
+    ("<code>f(a=1)</tool_call>", "a name is missing"),
+])
+@pytest.mark.parametrize("both", [False, True])
+def test_programs_stay_text_and_are_said(text, why, both):
+    thinking, calls = family("smollm3")
+    splitter = thinking.restored(("start", "", "", None), calls.form(thinking.form, {"python_tools": TOOLS, **({"tools": TOOLS} if both else {})}))
+    assert "".join(p for p in fed(splitter, text)) == text and why in splitter.problem
+
+
+def test_both_kinds_of_tools():
+    thinking, calls = family("smollm3")
+    splitter = thinking.restored(("start", "", "", None), calls.form(thinking.form, {"xml_tools": TOOLS[1:], "python_tools": TOOLS[:1]}))
+    out = fed(splitter, f"<think>Hm.</think>So <code>f(1, 'é<')</code><tool_call>{G_JSON}</tool_call>.")
+    assert [(p.name, json.loads(p.arguments)) for p in out if isinstance(p, ToolCall)] == [F, G] and splitter.problem is None
+    assert [str(p) for p in out if not isinstance(p, ToolCall)] == ["Hm.", "So", "."]
+
+
 BROKEN = [
+    ("deepseek", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", "empty"),
+    ("deepseek", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', "no JSON"),
+    ("deepseek", '<｜tool▁calls▁begin｜>{"name": "f"}', "names no function"),
+    ("deepseek", "<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f", "no JSON"),
+    ("deepseek", "<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json\n[1]\n```", "f are no JSON object"),
+    ("deepseek", "<｜tool▁calls▁begin｜>code<｜tool▁sep｜>f\n```json\n{}\n```", "of no function"),
+    ("deepseek", "<｜tool▁calls▁begin｜>function<｜tool▁sep｜>\n```json\n{}\n```", "names no function"),
+    ("deepseek", "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜> and so on", "names no function"),
+    ("deepseek", "<｜tool▁calls▁begin｜>" + "function<｜tool▁sep｜>f\n" * 3000, "no JSON"),
     ("qwen3", 'So:\n<tool_call>\n{"name": "f", "arguments": {"path":"a\n</tool_call>\nOh.', "no JSON"),
     ("qwen3", "<tool_call></tool_call>", "empty"),
     ("qwen3", '<tool_call>{"arguments": {}}</tool_call>', "names no function"),
@@ -190,7 +269,8 @@ def test_values_as_python_and_json_write_them(value):
 @given(st.text(alphabet="fa=([{'\"\\}]), 1.x:u<|>", max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read_or_refused(text):
-    for name, marks in (("lfm2", "<|tool_call_start|>"), ("gemma4", "<|tool_call>call:f{"), ("mistral", "[TOOL_CALLS]"), ("qwen3", "<tool_call>")):
+    for name, marks in (("lfm2", "<|tool_call_start|>"), ("gemma4", "<|tool_call>call:f{"), ("mistral", "[TOOL_CALLS]"), ("qwen3", "<tool_call>"),
+                        ("deepseek", "<｜tool▁calls▁begin｜>f<｜tool▁sep｜>"), ("deepseek", "<｜tool▁calls▁begin｜>function<｜tool▁sep｜>f\n```json\n")):
         _, answer, calls, problem = split(name, marks + text)
         assert (answer and problem and not calls) or (calls and not problem) or name == "qwen3" and "</tool_call>" in text
 
@@ -332,6 +412,69 @@ def test_tools_are_never_ignored(puppet):
         assert in_system.detokenize(in_system.chat_tokens(talk)).endswith("user:x;")
     other = puppet(["Yes"], template="{% for t in xml_tools or [] %}{{ t.function.name }}{% endfor %}<|im_start|>")
     assert other.detokenize(other.chat_tokens([], tools=TOOLS), control=True) == "fget-it.now<|im_start|>"
+
+
+# The parts that matter here of the templates of DeepSeek-R1's distilled models, of SmolLM3.
+R1 = ("{% for m in messages %}{% if m['role'] == 'user' %}{{ '<U>' + m['content'] }}{% endif %}{% if m['role'] == 'assistant' and m['content'] is none %}"
+      "{% for tool in m['tool_calls'] %}{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + tool['function']['name'] + '\n' + '```json'"
+      " + '\n' + tool['function']['arguments'] + '\n' + '```' + '<｜tool▁call▁end｜>' }}{% endfor %}{{ '<｜tool▁calls▁end｜>' }}{% endif %}"
+      "{% if m['role'] == 'tool' %}{{ m['content'] }}{% endif %}{% endfor %}{{ tools }}")
+SMOLLM3 = ("{%- if xml_tools or python_tools or tools -%}{%- if xml_tools or tools -%}{%- if tools -%}{%- set xml_tools = tools -%}{%- endif -%}<tools>"
+           "{%- for tool in xml_tools[:] -%}{{ (tool | string) ~ '\n' }}{%- endfor -%}</tools> <tool_call></tool_call>{%- endif -%}{%- if python_tools -%}'<code>' and "
+           "'</code>' <tools>{%- for tool in python_tools[:] -%}{{ (tool | string) ~ '\n' }}{%- endfor -%}</tools>{%- endif -%}{%- endif -%}"
+           "{%- for message in messages -%}{%- set content = message.content if message.content is string else '' -%}<|im_start|>{{ 'user' if message.role == 'tool' "
+           "else message.role }}:{{ content }};{%- endfor -%}")
+
+
+def test_arguments_as_text_where_templates_join_them():
+    for arguments in ('{"a": 1, "s": "é<"}', {"a": 1, "s": "é<"}):
+        talk = [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": arguments}}]}]
+        template = ChatTemplate(R1, {}, {})
+        assert "".join(template.render(shaped(talk, template))) == (
+            '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>None')
+        for source, want in (
+                ("{% for c in messages[0].tool_calls %}{% set a = c.function.arguments %}{{ 'x' ~ a }}{% endfor %}", 'x{"a": 1, "s": "é<"}'),
+                ("{{ messages[0].tool_calls[0].function.arguments }}", '{"a": 1, "s": "é<"}'),
+                ("{{ 'x' + messages[0].tool_calls[0].function.arguments | tojson }}", 'x{"a": 1, "s": "é<"}'),
+                ("{% set a = messages[0].tool_calls[0].function.arguments %}{{ a if a is string else a | tojson }}", '{"a": 1, "s": "é<"}'),
+                ("{% for k, v in messages[0].tool_calls[0].function.arguments | items %}{{ k ~ v }}{% endfor %}", "a1sé<")):
+            template = ChatTemplate(source, {}, {})
+            assert "".join(template.render(shaped(talk, template))) == want, source
+    template = ChatTemplate(R1, {}, {})
+    broken = [{"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": '{"path":"a'}}]}]
+    assert '{"path":"a' in "".join(template.render(shaped(broken, template)))
+    with pytest.raises(InvalidArgument, match=r"messages\[0\]\.tool_calls\[0\] has arguments that are no JSON"):
+        shaped([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": {1}}}}]}], template)
+
+
+def test_deepseek_calls(puppet):
+    said = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{"a": 1, "s": "é<"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    model = puppet([said], template=R1)
+    chat = model.session(tools=TOOLS)
+    answer = chat.send("Go.")
+    assert model.calls_tools and answer.finish == "tool_calls" and [(c.name, json.loads(c.arguments)) for c in answer.tool_calls] == [F] and answer.text == ""
+    chat.send({"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "42"}, max_tokens=0)
+    assert model.detokenize(chat.tokens).startswith("<U>Go." + said + "42")
+
+
+def test_a_history_of_calls_where_the_template_writes_none(puppet):
+    """SmolLM3's template passes over them: its model would be given results of calls that it never made."""
+    model = puppet(['<code>f(a=1, s="é<")</code>'], template=SMOLLM3)
+    chat = model.session(template={"python_tools": TOOLS[:1]})
+    answer = chat.send("Go.")
+    assert [(c.name, json.loads(c.arguments)) for c in answer.tool_calls] == [F] and answer.finish == "tool_calls"
+    chat.send({"role": "tool", "content": "42"}, max_tokens=0)
+    assert "assistant:<code>f(a=1, s='é<')</code>;<|im_start|>user:42;" in model.detokenize(chat.tokens, control=True)
+    talk = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "I look.", "tool_calls": [CALL, CALL]}, {"role": "tool", "content": "1"}]
+    wants = 'I look.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>;<|im_start|>user:1;'
+    for tools in ({}, {"tools": TOOLS}, {"xml_tools": TOOLS}, {"tools": TOOLS, "python_tools": TOOLS}):
+        assert wants in model.detokenize(model.chat_tokens(talk, **tools), control=True)
+    assert "I look." in model.detokenize(puppet(["x"], template=QWEN).chat_tokens(talk)).split(F_JSON)[0] and "content" in talk[1]
+    for name in ("python_tools", "xml_tools"):
+        with pytest.raises(InvalidArgument, match=f"takes no {name}"):
+            puppet(["x"], template=QWEN).session(template={name: TOOLS})
+        with pytest.raises(InvalidArgument, match=f"{name} must be a list"):
+            model.session(template={name: "f"})
 
 
 def test_without_tools_the_text_is_the_answer(puppet):
