@@ -48,7 +48,8 @@ PLAIN = (
 )
 
 MAX_SOURCE = 1 << 17        # characters of a template
-MAX_NODES = 20_000          # of its syntax tree: ten times what the longest ones have
+MAX_WORDS = 20_000          # names, signs and pieces of text in it
+MAX_NODES = 6_000           # of its syntax tree: three times what the longest ones have; compiling them takes a second on a slow core
 MAX_TEXT = 1 << 23          # characters of any string that it builds, or of all strings in a list
 MAX_BUILT = 1 << 27         # characters of all strings that one rendering builds
 MAX_ITEMS = 1 << 17         # of a list
@@ -65,6 +66,13 @@ class _Generation(jinja2.ext.Extension):
     """`{% generation %}`: marks the assistant's words for training. Here it is only its content."""
 
     tags = {"generation"}
+
+    def filter_stream(self, stream):
+        """Counts words as they are read: parsing costs time before there is a tree to count."""
+        for n, word in enumerate(stream):
+            if n >= MAX_WORDS:
+                raise jinja2.TemplateError(f"it has more than {MAX_WORDS:,} words")
+            yield word
 
     def parse(self, parser):
         next(parser.stream)

@@ -102,7 +102,7 @@ DEEP = "{% set ns=namespace(x=(1,),y=(1,)) %}{% for i in range(60) %}{% set ns.x
     "{% set x='ab'*2000000 %}{% for i in range(99999) %}{% if 'zz' in x %}{% endif %}{% endfor %}",
     "{% set x='a'*8000000 %}{% for i in range(99999) %}{% set y = x|upper|lower|title|trim %}{% endfor %}",
     "{% set x='a'*8000000 %}{% set ns=namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = ns.l + [x ~ i] %}{% endfor %}",
-    "{% set x='a'*8000000 %}" + "{% set y = x[1:] %}" * 2000, "{% set x='a'*8000000 %}" + "{% set y = x ~ 'b' %}" * 2000,
+    "{% set x='a'*8000000 %}" + "{% set y = x[1:] %}" * 600, "{% set x='a'*8000000 %}" + "{% set y = x ~ 'b' %}" * 600,
     "{% set x=range(99999)|list %}{{ (x+x)|sort|groupby('real')|list|length }}", "{{ range(99999)|map('list')|sum(start=[]) }}",
     "{{ ['x'*8000000]*100000 }}", "{{ (['x'*8000000]*100000)|join }}", "{{ ','.join(['x'*8000000]*100000) }}",
     "{{ ('{0}'*60000).format('x'*8000000) }}", "{{ ('%(a)s'*60000) % {'a':'x'*8000000} }}", "{{ 'aaaa'.translate({97:'x'*8000000}) }}",
@@ -110,6 +110,8 @@ DEEP = "{% set ns=namespace(x=(1,),y=(1,)) %}{% for i in range(60) %}{% set ns.x
     DEEP + "{{ [ns.x]|unique|list }}", DEEP + "{{ [ns.x]|select('eq', ns.y)|list }}",
     "{% set ns=namespace(x=(1,)) %}{% for i in range(50000) %}{% set ns.x=(ns.x,) %}{% endfor %}{{ {ns.x:1} }}",
     "{{ " + "9" * 100_000 + " }}", "{{ " + "1+" * 60_000 + "1 }}",
+    "{{ a[1:2] == b }}" * 7000, "{% macro m(a, b, c) %}{{ m(a) }}{% endmacro %}" * 2900, "{% if a %}b{% endif %}" * 5900, "{{ [" + "1," * 60_000 + "] }}",
+    "{{ messages[1:2] == b }}" * 700 + "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{% if", "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "x" * 1_100_000,
 ])
 def test_a_hostile_template_is_stopped(source):
