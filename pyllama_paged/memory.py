@@ -20,11 +20,15 @@ def parse_bytes(size: int | str | None) -> int:
     if size is None:
         return 0
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
-        return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
-    if not found or found[2] not in _UNITS:
-        raise InvalidArgument(f"{size!r} is not a size; write it like 536870912, 512MiB or 1.5GB")
-    return int(float(found[1]) * _UNITS[found[2]])
+        n = size
+    else:
+        found = re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", str(size).upper())
+        if not found or found[2] not in _UNITS:
+            raise InvalidArgument(f"{size!r} is not a size; write it like 536870912, 512MiB or 1.5GB")
+        n = int(float(found[1]) * _UNITS[found[2]])
+    if n >= 2**63:
+        raise InvalidArgument(f"{size!r} is more than any memory; 512MiB or 1.5GB would do")
+    return n
 
 
 def _read(cls, struct):

@@ -127,7 +127,9 @@ def tagged(source: str, offered: "Offered") -> Iterator[Call]:
         return
     for name, body in _FUNCTION.findall(text):
         name = name.strip()
-        yield name, {key.strip(): _typed(value, offered.is_text(name, key.strip())) for key, value in _PARAMETER.findall(body)}, None
+        arguments = {key.strip(): _typed(value, offered.is_text(name, key.strip())) for key, value in _PARAMETER.findall(body)}
+        _check_depth(arguments)
+        yield name, arguments, None
 
 
 def _typed(value: str, is_text: bool) -> Any:

@@ -39,12 +39,12 @@ class Sampling:
                 raise InvalidArgument(sentence)
 
         need(0 <= self.temperature <= 1000, f"temperature is {self.temperature}; it must be 0 or more")
-        need(self.top_k >= 0, f"top_k is {self.top_k}; it must be 0 (off) or more")
+        need(0 <= self.top_k < 2**31, f"top_k is {self.top_k}; it must be 0 (off) or more, and fit in 32 bits")
         for name in ("top_p", "min_p", "typical_p"):
             value = getattr(self, name)
             need(0 <= value <= 1, f"{name} is {value}; it must be between 0 and 1")
         need(self.repeat_penalty > 0, f"repeat_penalty is {self.repeat_penalty}; it must be above 0")
-        need(self.penalty_last_n >= -1, f"penalty_last_n is {self.penalty_last_n}; it must be -1 (all) or more")
+        need(-1 <= self.penalty_last_n < 2**31, f"penalty_last_n is {self.penalty_last_n}; it must be -1 (all) or more, and fit in 32 bits")
 
     def with_(self, **changes) -> "Sampling":
         """A copy with some settings changed; None leaves a setting as it is."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import kvfile
-from .errors import InvalidArgument, PllamaError
+from .errors import FileAccessError, InvalidArgument, PllamaError
 from .memory import parse_bytes
 
 __all__ = ["Entry", "PrefixStore"]
@@ -74,7 +74,10 @@ class PrefixStore:
         return self.folder / f"{fingerprint[:16]}-{digest[:24]}{SUFFIX}"
 
     def prepare(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as problem:
+            raise FileAccessError(f"{self.folder}: the folder of stored prefixes cannot be made ({problem.strerror}); PLP_PREFIX_DIR names another") from None
 
     def touch(self, path: Path) -> None:
         """It was used now."""

@@ -108,7 +108,7 @@ class CallForm:
         found = list(self.read(source, offered))
         if not found:
             raise ValueError("the tool call is empty")
-        return [ToolCall("" if i else source, _whole(name), _json(arguments), id or "") for i, (name, arguments, id) in enumerate(found)]
+        return [ToolCall("" if i else source, _whole(name), _json(arguments), _whole(id or "")) for i, (name, arguments, id) in enumerate(found)]
 
 
 class Offered:

@@ -242,6 +242,22 @@ static plp_status adopt_block(plp_session *s, plp_store *store, uint32_t cls, vo
     return status;
 }
 
+/* Whether a run holds blocks of this model, by its tag and their size. */
+static bool fits(const plp_engine *e, const plp_store_run *run)
+{
+    const uint32_t g = run->tag / 2;
+    return g < e->model->n_groups && (run->tag == plp_open_class(e, g) || run->tag == plp_sealed_class(e, g)) &&
+           run->block_bytes == plp_pool_block_bytes(e->pool, run->tag);
+}
+
+/* Whether a table that ends at n tokens has every block that the next one looks back to. */
+static bool whole(const plp_engine *e, uint32_t g, const plp_table *t, uint32_t n)
+{
+    const plp_group *of = &e->model->group[g];
+    const uint64_t gone = (uint64_t)t->first * t->block_len;
+    return !gone || (of->state_bytes ? gone < n : of->window && gone + of->window <= (uint64_t)n + 1);
+}
+
 /* Put a store's blocks behind what the session's tables hold; n_tokens: where the last of them ends. */
 static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path, uint32_t n_tokens, plp_error *err)
 {
@@ -253,7 +269,7 @@ static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path,
         const plp_store_run *run = &info->runs[r];
         if (!is_blocks(run->tag))
             continue;
-        if (run->tag / 2 >= e->model->n_groups || run->block_bytes != plp_pool_block_bytes(e->pool, run->tag))
+        if (!fits(e, run))
             return plp_fail(err, PLP_E_FILE, "%s: run %u holds blocks of another model", path, r);
         plp_table *t = &s->table[run->tag / 2];
         const uint32_t len = t->block_len, end = (n_tokens + len - 1) / len;
@@ -269,6 +285,8 @@ static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path,
     for (uint32_t g = 0; g < e->model->n_groups; g++) {
         if (s->table[g].n_tokens < n_tokens)
             return plp_fail(err, PLP_E_FILE, "%s: holds blocks for %u of its %u tokens", path, s->table[g].n_tokens, n_tokens);
+        if (!whole(e, g, &s->table[g], n_tokens))
+            return plp_fail(err, PLP_E_FILE, "%s: lacks blocks that its next token looks back to", path);
         plp_table_rewind(&s->table[g], e->pool, n_tokens);
     }
     s->n_computed = n_tokens;
@@ -353,7 +371,7 @@ static plp_status adopt_reference(plp_session *s, const plp_store_info *info, pl
         status = plp_fail(err, PLP_E_FILE, "%s: is not the prefix that the session was saved with", info->ref_path);
     for (uint32_t r = 0; status == PLP_OK && r < p->n_runs; r++) {
         const plp_store_run *run = &p->runs[r];
-        if (run->tag / 2 >= e->model->n_groups || run->tag != plp_sealed_class(e, run->tag / 2))
+        if (!fits(e, run) || run->tag != plp_sealed_class(e, run->tag / 2))
             continue;
         plp_table *t = &s->table[run->tag / 2];
         const uint32_t len = t->block_len, n = info->ref_tokens / len;

@@ -1,10 +1,11 @@
 /*
  * check_engine.c - the engine on a tiny model: the same bits whatever the way, no allocation in the token
- * loop, every allocation failure survived, threads that share an engine
+ * loop, every allocation failure survived, forged files refused, threads that share an engine
  *
  *   check_engine threads     only what a thread sanitizer is interested in
  */
 #include "base/mem.h"
+#include "kv/store.h"
 #include "plp.h"
 #include "tiny_model.h"
 
@@ -146,6 +147,101 @@ static void every_allocation_may_fail(void)
     printf("%lld allocations failed in turn\n", (long long)n);
 }
 
+/* ---- forged files ---- */
+
+typedef struct forgery { plp_store *from; uint32_t first; } forgery;       /* first: of run 0's blocks */
+
+static const void *forged_block(void *context, uint32_t run, uint32_t i)
+{
+    const forgery *f = context;
+    return plp_store_block(f->from, run, run == 0 ? f->first + i : i);
+}
+
+/* A sound file of those blocks of run 0 alone, each of so many bytes; referring to `refer`, if it refers. */
+static void forge(const char *to, const char *from, uint64_t n_bytes, uint32_t first, uint32_t n_blocks, const char *refer)
+{
+    plp_error err = { 0 };
+    plp_store *s, *other = NULL;
+    CHECK(plp_store_open(&s, from, 0, NULL, &err) == PLP_OK, "%s", err.msg);
+    plp_store_info info = *plp_store_get(s);
+    if (info.n_runs && n_bytes) {
+        info.runs[0].block_bytes = n_bytes;
+        info.runs[0].first += first;
+        info.runs[0].n_blocks = n_blocks;
+    }
+    if (refer) {
+        CHECK(plp_store_open(&other, refer, 0, NULL, &err) == PLP_OK, "%s", err.msg);
+        info.ref_path = refer;
+        info.ref_id = plp_store_id(other);
+    }
+    CHECK(plp_store_save(to, &info, forged_block, &(forgery){ s, first }, &err) == PLP_OK, "%s", err.msg);
+    plp_store_drop(other);
+    plp_store_drop(s);
+}
+
+/* Not only refused: what a wrong file leads to would be found in the step after it. */
+static void refused(plp_engine *e, const char *file, const char *why)
+{
+    plp_error err = { 0 };
+    plp_session *s = NULL;
+    plp_status status = plp_session_resume(&s, e, file, &err);
+    CHECK(status == PLP_E_FILE && strstr(err.msg, why), "%d: %s", status, err.msg);
+    if (status == PLP_OK && plp_session_feed(s, text, 1, NULL) == PLP_OK) compute(s);
+    plp_session_close(s);
+    CHECK(plp_engine_check(e), "ledger");
+}
+
+/* Checksums stop no forger: sizes and places of blocks are what the engine itself looks at. */
+static void forged_files_are_refused(void)
+{
+    enum { N = 200 };
+    char windowed[64], folder[] = "/tmp/plp-forge-XXXXXX", file[6][96];
+    plp_session *s;
+    uint64_t pin;
+    uint32_t n;
+
+    CHECK(mkdtemp(folder), "no folder");
+    for (int i = 0; i < 6; i++) snprintf(file[i], sizeof file[i], "%s/%d", folder, i);
+    plp_engine *e = open_engine(NULL);
+    CHECK(plp_session_open(&s, e, NULL) == PLP_OK && plp_session_feed(s, text, N, NULL) == PLP_OK && compute(s) == PLP_OK, "session");
+    CHECK(plp_prefix_save(s, 192, file[0], NULL) == PLP_OK && plp_session_save(s, file[1], file[0], NULL) == PLP_OK, "save");
+    plp_session_close(s);
+    forge(file[2], file[0], 64, 0, 12, NULL);           /* blocks that are too small */
+    forge(file[3], file[1], 0, 0, 0, file[2]);
+    refused(e, file[3], "block 0 follows");
+    CHECK(plp_prefix_load(e, file[2], &pin, &n, NULL) == PLP_E_FILE, "loaded");
+    plp_store *whole;
+    CHECK(plp_store_open(&whole, file[0], 0, NULL, NULL) == PLP_OK, "open");
+    const uint64_t block_bytes = plp_store_get(whole)->runs[0].block_bytes;
+    plp_store_drop(whole);
+    forge(file[4], file[0], block_bytes, 5, 7, NULL);       /* no block before the sixth, where all layers see everything */
+    forge(file[5], file[1], 0, 0, 0, file[4]);
+    refused(e, file[5], "looks back to");
+    CHECK(plp_prefix_load(e, file[4], &pin, &n, NULL) == PLP_E_FILE, "loaded");
+    CHECK(plp_session_resume(&s, e, file[1], NULL) == PLP_OK, "the true one");
+    plp_session_close(s);
+    plp_engine_close(e);
+
+    char all[64];
+    memcpy(all, path, sizeof all);
+    tiny_write_windowed(windowed, 32);
+    memcpy(path, windowed, sizeof path);
+    e = open_engine(NULL);
+    CHECK(plp_session_open(&s, e, NULL) == PLP_OK && plp_session_feed(s, text, N, NULL) == PLP_OK && compute(s) == PLP_OK, "session");
+    CHECK(plp_session_save(s, file[0], NULL, NULL) == PLP_OK, "save");
+    plp_session_close(s);
+    forge(file[1], file[0], block_bytes, 12, 1, NULL);      /* the last block alone: the window holds two more */
+    refused(e, file[1], "looks back to");
+    forge(file[2], file[0], block_bytes, 10, 3, NULL);      /* position 200 sees 169 and what follows: blocks 10 to 12 */
+    CHECK(plp_session_resume(&s, e, file[2], NULL) == PLP_OK && plp_session_feed(s, text, 1, NULL) == PLP_OK && compute(s) == PLP_OK, "a window's worth");
+    plp_session_close(s);
+    plp_engine_close(e);
+    unlink(windowed);
+    memcpy(path, all, sizeof path);
+    for (int i = 0; i < 6; i++) unlink(file[i]);
+    rmdir(folder);
+}
+
 /* ---- threads ---- */
 
 enum { THREADS = 4, STEPS = 24 };
@@ -228,6 +324,7 @@ int main(int argc, char **argv)
     if (!only_threads) {
         RUN(same_bits_whatever_the_way);
         RUN(every_allocation_may_fail);
+        RUN(forged_files_are_refused);
     }
     RUN(threads_share_an_engine);
     RUN(one_session_serves_one_thread);

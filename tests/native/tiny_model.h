@@ -32,8 +32,8 @@ static inline void tiny_data(image *g, const tiny_tensor *t)
     }
 }
 
-/* Writes the model; `path` is at least 64 bytes. */
-static inline void tiny_write(char *path)
+/* Writes the model, whose layers see the last `window` tokens (0: all); `path` is at least 64 bytes. */
+static inline void tiny_write_windowed(char *path, uint32_t window)
 {
     tiny_tensor t[3 + 9 * TINY_LAYERS];
     image g = { 0 };
@@ -53,7 +53,7 @@ static inline void tiny_write(char *path)
             snprintf(t[n].name, sizeof t[n].name, "blk.%d.%.24s.weight", i, of_layer[j].name);
         }
     }
-    image_head(&g, 3, (uint64_t)n, 8);
+    image_head(&g, 3, (uint64_t)n, 9);
     image_str(&g, "general.architecture", "llama");
     image_u32(&g, "llama.block_count", TINY_LAYERS);
     image_u32(&g, "llama.context_length", TINY_LIMIT);
@@ -62,6 +62,7 @@ static inline void tiny_write(char *path)
     image_u32(&g, "llama.attention.head_count", 4);
     image_u32(&g, "llama.attention.head_count_kv", 2);
     image_u32(&g, "llama.vocab_size", TINY_VOCAB);
+    image_u32(&g, "llama.attention.sliding_window", window);
     for (int i = 0; i < n; i++) {
         const uint64_t dims[2] = { t[i].k, t[i].rows };
         image_tensor(&g, t[i].name, t[i].rows ? 2 : 1, dims, t[i].rows ? 8 : 0, offset);
@@ -78,5 +79,7 @@ static inline void tiny_write(char *path)
     close(fd);
     free(g.bytes);
 }
+
+static inline void tiny_write(char *path) { tiny_write_windowed(path, 0); }
 
 #endif

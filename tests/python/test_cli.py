@@ -155,7 +155,8 @@ def test_arguments_that_cannot_be(command, args):
 
 @pytest.mark.parametrize("args, words", [
     (["--temp", "-1"], ["temperature"]), (["--top-p", "3"], ["top_p"]), (["-t", "-2"], ["threads"]), (["--kv-budget", "lots"], ["lots"]),
-    (["--kv-budget", "1KiB"], ["budget"]), (["--device", "abacus"], ["abacus"])])
+    (["--kv-budget", "1KiB"], ["budget"]), (["--device", "abacus"], ["abacus"]), (["--kv-budget", "99999999999TiB"], ["99999999999TiB"]),
+    (["--kv-budget", "9" * 400], ["999"]), (["--top-k", "99999999999"], ["top_k"]), (["-c", "99999999999"], ["context"])])
 def test_settings_that_cannot_be(command, tiny_path, args, words):
     one_sentence(command("run", tiny_path, "-p", "x", *args), *words)
 

@@ -204,6 +204,7 @@ BROKEN = [
     ("qwen3", "<tool_call>" + '{"a":' * 100_000, "no JSON"),
     ("qwen3", '<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 70 + "]" * 70 + "}}", "nests too deeply"),
     ("qwen3", '<tool_call>{"name": "f", "arguments": {"a": ' + "1" * 9000 + "}}", "no JSON"),
+    ("qwen3", "<tool_call><function=get-it.now><parameter=deep>" + "[" * 120 + "]" * 120 + "</parameter></function></tool_call>", "nests too deeply"),
     ("qwen3", "The tags are <tool_call> and </tool_call>.", "no JSON"),
     ("mistral", "[TOOL_CALLS]f and no more", "no arguments"),
     ("granite", f"<|tool_call|>[{F_JSON}", "no JSON"),
@@ -256,6 +257,10 @@ def test_a_call():
 def test_half_a_character_in_arguments():
     for escape, want in (("\\ud83d", "\ufffd"), ("\\ud83e\\udd99", "🦙")):
         assert split("qwen3", f'<tool_call>{{"name": "f", "arguments": {{"s": "{escape}"}}}}</tool_call>')[2] == [("f", {"s": want})]
+    thinking, calls = family("qwen3")
+    splitter = thinking.splitter([], calls.form(thinking.form, {"tools": TOOLS}))
+    call, = splitter.push('<tool_call>{"name": "f", "id": "\\ud83d"}</tool_call>')
+    assert call.id == "\ufffd", "an id with half a character could never be handed back"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers(-10**9, 10**9) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
