@@ -7,6 +7,7 @@ Exit codes   0 done, 2 something is wrong (one sentence on stderr), 130 interrup
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from .. import __version__, hub
@@ -146,7 +147,17 @@ def _dispatch(args) -> int:
     return {"inspect": show.inspect, "devices": show.devices}[args.command](args)
 
 
+def _ready_streams() -> None:
+    """A program can be started without one of them (`<&-`), and with an encoding that lacks characters of an answer or a path."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))
+    if sys.stdout.errors == "strict" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main(argv: list[str] | None = None) -> int:
+    _ready_streams()
     args = parser().parse_args(argv)
     try:
         return _dispatch(args)

@@ -182,6 +182,25 @@ def test_a_reader_that_goes_away(tiny_path, tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("closed, said", [("<&-", "One two\n"), (">&-", ""), ("2>&-", "One two\n")])
+def test_started_without_one_of_its_streams(makers, tmp_path, closed, said):
+    import subprocess
+    import sys
+
+    path = makers.puppet(tmp_path / "p.gguf", ["One", " two"])
+    for what in (f"run {path} -p x", f"chat {path}"):
+        want = said if "run" in what or closed != "<&-" else ""
+        done = subprocess.run(f"{'' if closed == '<&-' else 'echo x | '}{sys.executable} -m pyllama_paged.cli.main {what} {closed}", shell=True,
+                              capture_output=True, text=True, timeout=240)
+        assert (done.returncode, done.stdout, done.stderr) == (0, want, "")
+
+
+def test_an_encoding_that_lacks_characters(command, makers, tmp_path):
+    path = makers.puppet(tmp_path / "p.gguf", ["Ærø", " yes"])
+    done = command("run", path, "-p", "x", env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "?r? yes\n", "")
+
+
 # ---- inspect
 
 def test_inspect(command, smol_path):
