@@ -5,6 +5,7 @@
  *   check_engine threads     only what a thread sanitizer is interested in
  */
 #include "base/mem.h"
+#include "kernels/kernels.h"
 #include "kv/store.h"
 #include "plp.h"
 #include "tiny_model.h"
@@ -145,6 +146,40 @@ static void every_allocation_may_fail(void)
     for (int t = 0; t < PLP_N_TAGS; t++)
         CHECK(plp_mem_bytes(t) == before[t], "tag %d: %llu bytes leaked", t, (unsigned long long)(plp_mem_bytes(t) - before[t]));
     printf("%lld allocations failed in turn\n", (long long)n);
+}
+
+/* ---- weights that are not finite ---- */
+
+/* An error and not a token, by every tier; on the way no integer overflows that a sanitizer would see. */
+static void infinite_weights_are_said(void)
+{
+    char finite[64];
+    memcpy(finite, path, sizeof finite);
+    for (int i = 0; i < 2; i++) {
+        tiny_scale = i ? 0x7e00 : 0x7c00;   /* NaN, infinity */
+        tiny_write(path);
+        tiny_scale = 0x1800;
+        for (uint32_t k = 0; k < plp_kernels_count(); k++)
+            for (int32_t format = PLP_KV_F16; format <= PLP_KV_Q4; format++) {
+                plp_engine_options o;
+                plp_sampling greedy;
+                plp_session *s;
+                int32_t token;
+                setenv("PLP_CPU", plp_kernels_at(k)->tier, 1);
+                plp_engine_defaults(&o);
+                plp_sampling_defaults(&greedy);
+                o.kv_format = format;
+                o.n_threads = 1;
+                plp_engine *e = open_engine(&o);
+                CHECK(plp_session_open(&s, e, NULL) == PLP_OK && plp_session_feed(s, text, 40, NULL) == PLP_OK && compute(s) == PLP_OK, "computed");
+                CHECK(plp_session_sample(s, &greedy, &token, NULL, NULL) == PLP_E_NUMERIC, "%s format %d", plp_kernels_at(k)->tier, format);
+                plp_session_close(s);
+                plp_engine_close(e);
+            }
+        unlink(path);
+    }
+    unsetenv("PLP_CPU");
+    memcpy(path, finite, sizeof path);
 }
 
 /* ---- forged files ---- */
@@ -324,6 +359,7 @@ int main(int argc, char **argv)
     if (!only_threads) {
         RUN(same_bits_whatever_the_way);
         RUN(every_allocation_may_fail);
+        RUN(infinite_weights_are_said);
         RUN(forged_files_are_refused);
     }
     RUN(threads_share_an_engine);

@@ -18,13 +18,15 @@ enum { TINY_VOCAB = 320, TINY_WIDTH = 64, TINY_FF = 96, TINY_KV = 32, TINY_LAYER
 
 typedef struct tiny_tensor { char name[48]; uint64_t rows, k; } tiny_tensor;      /* rows 0: a vector of F32 ones */
 
+static uint16_t tiny_scale = 0x1800;        /* of every block, an f16: 2^-9 */
+
 static inline uint64_t tiny_bytes(const tiny_tensor *t) { return t->rows ? t->rows * t->k / 32 * 34 : t->k * 4; }
 
 static inline void tiny_data(image *g, const tiny_tensor *t)
 {
     for (uint64_t i = 0; t->rows == 0 && i < t->k; i++) image_put(g, &(float){ 1.0f + 0.1f * check_uniform() }, 4);
     for (uint64_t b = 0; b < t->rows * t->k / 32; b++) {
-        const uint16_t scale = 0x1800;                              /* 2^-9 */
+        const uint16_t scale = tiny_scale;
         int8_t q[32];
         for (int i = 0; i < 32; i++) q[i] = (int8_t)(check_random() % 255 - 127);
         image_put(g, &scale, 2);

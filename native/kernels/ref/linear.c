@@ -31,15 +31,15 @@ static void quantise(const float *x, x_block *out)
     }
     const bool zero = amax < PLP_X_ZERO;
     const float inverse = zero ? 0 : 127.0f / amax;
-    int32_t sum[2] = { 0, 0 };
+    uint32_t sum[2] = { 0, 0 };             /* that of values which are infinite or NaN wraps, as in vector registers */
     for (int i = 0; i < 32; i++) {
         const int32_t q = plp_round_int(x[i] * inverse);
         out->q[i] = (int8_t)q;
-        sum[i / 16] += q;
+        sum[i / 16] += (uint32_t)q;
     }
     out->xs = zero ? 0 : amax / 127.0f;
-    out->xm = out->xs * (float)(sum[0] + sum[1]);
-    for (int h = 0; h < 2; h++) out->xh[h] = out->xs * (float)sum[h];
+    out->xm = out->xs * (float)(int32_t)(sum[0] + sum[1]);
+    for (int h = 0; h < 2; h++) out->xh[h] = out->xs * (float)(int32_t)sum[h];
 }
 
 static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out)

@@ -80,7 +80,7 @@ static void kv_seal_q4(const void *f16_tile, void *out, uint32_t d)
         const steps s = quantise_range(r[c], &u, (uint8_t *)to.k_scale + c, (int8_t *)to.k_min + c);
         const uint32_t j = c < d / 2 ? c : c - d / 2, shift = c < d / 2 ? 0 : 4;
         for (uint32_t t = 0; t < LEN; t++)
-            k[(j / 4 * LEN + t) * 4 + j % 4] |= (uint8_t)(nearest((k_at(from, c, t) - s.min) * s.inv, 0, 15) << shift);
+            k[(j / 4 * LEN + t) * 4 + j % 4] |= (uint8_t)((uint32_t)nearest((k_at(from, c, t) - s.min) * s.inv, 0, 15) << shift);
     }
     for (uint32_t g = 0; g < groups; g++)
         for (uint32_t t = 0; t < LEN; t++) {
@@ -96,11 +96,14 @@ static void kv_seal_q4(const void *f16_tile, void *out, uint32_t d)
             const uint32_t c0 = g * PLP_V_GROUP, end = c0 + PLP_V_GROUP < d ? c0 + PLP_V_GROUP : d, i = g * LEN + t;
             const steps s = quantise_range(r[i], &u, (uint8_t *)to.v_scale + i, (int8_t *)to.v_min + i);
             for (uint32_t c = c0; c < end; c++)
-                v[(t % 8 / 4 * d + c) * 4 + t % 4] |= (uint8_t)(nearest((v_at(from, d, c, t) - s.min) * s.inv, 0, 15) << (t < 8 ? 0 : 4));
+                v[(t % 8 / 4 * d + c) * 4 + t % 4] |= (uint8_t)((uint32_t)nearest((v_at(from, d, c, t) - s.min) * s.inv, 0, 15) << (t < 8 ? 0 : 4));
         }
 }
 
 /* ---- attend ---- */
+
+/* The sums of the contract are exact; those of a query that is infinite or NaN wrap, as they do in vector registers. */
+static inline int32_t add_product(int32_t sum, int32_t a, int32_t b) { return (int32_t)((uint32_t)sum + (uint32_t)a * (uint32_t)b); }
 
 /* Queries times scales as integers of up to 32512; returns the factor that undoes it. */
 static float quantise_query(const float *q, const float *scale, uint32_t d, int32_t *q16)
@@ -173,7 +176,7 @@ static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
         for (uint32_t t = 0; t < LEN; t++) {
             int32_t dot = 0;
             for (uint32_t c = 0; c < d; c++)
-                dot += q16[c] * (x.k[(c / 4 * LEN + t) * 4 + c % 4] - 128);
+                dot = add_product(dot, q16[c], x.k[(c / 4 * LEN + t) * 4 + c % 4] - 128);
             p[t] = (float)dot * back;
         }
         soften(a, i, p, lo, hi);
@@ -184,7 +187,7 @@ static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
             for (uint32_t c = g * PLP_V_GROUP; c < (g + 1) * PLP_V_GROUP && c < d; c++) {
                 int32_t dot = 0;
                 for (uint32_t t = 0; t < LEN; t++)
-                    dot += pq[t] * x.v[(t / 4 * d + c) * 4 + t % 4];
+                    dot = add_product(dot, pq[t], x.v[(t / 4 * d + c) * 4 + t % 4]);
                 acc[c] = __builtin_fmaf((float)dot, b, acc[c]);
             }
         }
@@ -217,7 +220,7 @@ static void attn_q4(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
             int32_t dot = 0;
             for (uint32_t c = 0; c < d; c++) {
                 const uint32_t j = c < d / 2 ? c : c - d / 2;
-                dot += q16[c] * (x.k[(j / 4 * LEN + t) * 4 + j % 4] >> (c < d / 2 ? 0 : 4) & 15);
+                dot = add_product(dot, q16[c], x.k[(j / 4 * LEN + t) * 4 + j % 4] >> (c < d / 2 ? 0 : 4) & 15);
             }
             p[t] = (float)dot * back + floor;
         }
@@ -231,7 +234,7 @@ static void attn_q4(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
             for (uint32_t c = g * PLP_V_GROUP; c < (g + 1) * PLP_V_GROUP && c < d; c++) {
                 int32_t dot = 0;
                 for (uint32_t t = 0; t < LEN; t++)
-                    dot += pq[t] * (x.v[(t % 8 / 4 * d + c) * 4 + t % 4] >> (t < 8 ? 0 : 4) & 15);
+                    dot = add_product(dot, pq[t], x.v[(t % 8 / 4 * d + c) * 4 + t % 4] >> (t < 8 ? 0 : 4) & 15);
                 acc[c] = __builtin_fmaf((float)dot, b, acc[c]) + base;
             }
         }

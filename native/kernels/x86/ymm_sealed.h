@@ -141,7 +141,7 @@ static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen 
         dots d = { 0 };
         quantise_query(a->q + (size_t)i * dim, k_scale, dim, &q);
         add_keys(&d, x.k, dim / 4, &q, 0, 0);
-        const pair p = soften(a, i, scores_of(&d, -128 * q.sum, q.back), lo, hi);
+        const pair p = soften(a, i, scores_of(&d, (int32_t)(-128u * (uint32_t)q.sum), q.back), lo, hi);
         float *acc = a->acc + (size_t)i * dim;
         for (uint32_t g = 0, c = 0; c < dim; g++) {
             const weights w = quantise_p(p, (pair){ halves(x.v_scale + g * LEN), halves(x.v_scale + g * LEN + 8) });
