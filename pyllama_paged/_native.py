@@ -22,7 +22,7 @@ except ImportError as problem:          # a source folder on sys.path without th
         f"({problem}). Install it (pip install .) or run `make` in the project's folder."
     ) from problem
 
-__all__ = ["ffi", "lib", "call", "text_of", "Handle"]
+__all__ = ["ffi", "lib", "call", "path_bytes", "text_of", "Handle"]
 
 _ERRORS = {
     lib.PLP_E_ARG: errors.InvalidArgument,
@@ -42,7 +42,10 @@ _ERRORS = {
 def call(function, *args) -> None:
     """Run a C function that ends in `plp_error *`; raise what it reports."""
     err = ffi.new("plp_error *")
-    status = function(*args, err)
+    try:
+        status = function(*args, err)
+    except OverflowError as problem:        # before anything was called
+        raise errors.InvalidArgument(f"a number is out of range: {problem}") from None
     if status < 0:
         kind = _ERRORS.get(status, errors.PllamaError)
         message = text_of(err.msg) or text_of(lib.plp_status_name(status))
@@ -52,6 +55,14 @@ def call(function, *args) -> None:
 def text_of(chars) -> str:
     """A NUL-terminated C string. Names inside files are hostile, so bad UTF-8 is replaced, not raised."""
     return ffi.string(chars).decode("utf-8", "replace")
+
+
+def path_bytes(path: str | os.PathLike) -> bytes:
+    """A path as C takes it, which would end at a zero byte and so be another file's."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise errors.InvalidArgument(f"{path!r} holds a zero byte, so it is no path")
+    return data
 
 
 def _release(close, pointer, pid: int) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ._native import Handle, call, ffi, lib, text_of
+from ._native import Handle, call, ffi, lib, path_bytes, text_of
 
 __all__ = ["File", "Tensor", "VALUE_TYPES"]
 
@@ -40,7 +40,7 @@ class File:
         """`lenient` opens a file whose tensor data is not all there; `problem` then says what is missing."""
         out = ffi.new("plp_file **")
         name = os.fspath(path)
-        call(lib.plp_file_open, out, os.fsencode(name), lib.PLP_FILE_LENIENT if lenient else 0)
+        call(lib.plp_file_open, out, path_bytes(name), lib.PLP_FILE_LENIENT if lenient else 0)
         return cls(out[0], name)
 
     @property

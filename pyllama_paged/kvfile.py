@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ._native import call, ffi, lib, text_of
+from ._native import call, ffi, lib, path_bytes, text_of
 from .errors import InvalidArgument, ModelFileError
 
 __all__ = ["KvFile", "look", "pack", "unpack"]
@@ -39,7 +39,7 @@ class KvFile:
 def look(path: str | os.PathLike) -> KvFile:
     """Raises `ModelFileError` for a damaged file or another kind of file, `FileAccessError` if there is none."""
     out = ffi.new("plp_kv_file **")
-    call(lib.plp_kv_file_open, out, os.fsencode(path))
+    call(lib.plp_kv_file_open, out, path_bytes(path))
     try:
         raw = ffi.new("plp_kv_file_info *")
         lib.plp_kv_file_get_info(out[0], raw)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._native import Handle, call, ffi, lib, text_of
+from ._native import Handle, call, ffi, lib, path_bytes, text_of
 from .errors import InvalidArgument, ModelFileError, NumericError, TemplateError, UnsupportedModel
 from .memory import Counters, Memory, parse_bytes
 from .messages import one_by_one, shaped, unreadable
@@ -139,11 +139,11 @@ class Model:
             | (lib.PLP_ENGINE_ONE_HASH if one_hash else 0)
         )
         if spill_dir is not None:
-            keep.append(ffi.new("char[]", os.fsencode(spill_dir)))
+            keep.append(ffi.new("char[]", path_bytes(spill_dir)))
             o.spill_dir = keep[1]
         out = ffi.new("plp_engine **")
         try:
-            call(lib.plp_engine_open, out, os.fsencode(path), o)
+            call(lib.plp_engine_open, out, path_bytes(path), o)
         except (ModelFileError, UnsupportedModel) as problem:
             # Some of these are about a tensor or a key; whoever opens several files wants to know of which.
             file = os.path.basename(path)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._native import call, ffi, lib, text_of
+from ._native import call, ffi, lib, path_bytes, text_of
 from .errors import Closed, FileAccessError, InvalidArgument, ModelFileError
 from .kvfile import pack
 from .store import PrefixStore
@@ -163,7 +163,7 @@ def _load(model: "Model", path: Path) -> int | None:
     if not path.exists():
         return None
     try:
-        call(lib.plp_prefix_load, model.pointer, os.fsencode(path), pin, n)
+        call(lib.plp_prefix_load, model.pointer, path_bytes(path), pin, n)
     except FileAccessError:                 # removed by another process meanwhile
         return None
     except ModelFileError as problem:
@@ -192,7 +192,7 @@ def _write(session: "Session", n: int, store: PrefixStore, path: Path, note: byt
         return None
     store.prepare()
     call(lib.plp_session_set_note, session.pointer, note, len(note))
-    call(lib.plp_prefix_save, session.pointer, n, os.fsencode(path))
+    call(lib.plp_prefix_save, session.pointer, n, path_bytes(path))
     store.tidy(keep=path)
     session.rewind(0)                       # its own blocks give way to those of the file
     return _load(model, path)

@@ -63,7 +63,10 @@ class Sampling:
             setattr(out, name, getattr(self, name))
         out.seed = self.seed & 0xFFFFFFFFFFFFFFFF
         bias = self.logit_bias or {}
-        ids = ffi.new("int32_t[]", [int(i) for i in bias])
+        try:
+            ids = ffi.new("int32_t[]", [int(i) for i in bias])
+        except (OverflowError, TypeError, ValueError) as problem:
+            raise InvalidArgument(f"logit_bias goes from token ids to numbers: {problem}") from None
         values = ffi.new("float[]", [float(v) for v in bias.values()])
         out.bias_ids, out.bias_values, out.n_bias = ids, values, len(bias)
         return out, (ids, values)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ._native import Gate, Handle, call, ffi, lib
+from ._native import Gate, Handle, call, ffi, lib, path_bytes
 from .errors import Busy, Cancelled, Closed, ContextFull, FileAccessError, InvalidArgument, ModelFileError, NumericError
 from .memory import SessionMemory
 from .reasoning import SWITCHES
@@ -483,11 +483,11 @@ class Session:
             call(lib.plp_session_set_note, self.pointer, note, len(note))
             prefix = self.prefix
             begins = prefix is not None and prefix.path is not None and prefix.path.exists() and self._begins_with(prefix.tokens)
-            reference = os.fsencode(os.path.abspath(prefix.path)) if begins else ffi.NULL
+            reference = path_bytes(os.path.abspath(prefix.path)) if begins else ffi.NULL
             try:
-                call(lib.plp_session_save, self.pointer, os.fsencode(path), reference)
+                call(lib.plp_session_save, self.pointer, path_bytes(path), reference)
             except ModelFileError:              # the prefix was damaged or replaced meanwhile: the file holds everything then
-                call(lib.plp_session_save, self.pointer, os.fsencode(path), ffi.NULL)
+                call(lib.plp_session_save, self.pointer, path_bytes(path), ffi.NULL)
             finally:
                 call(lib.plp_session_set_note, self.pointer, ffi.NULL, 0)
 
@@ -604,7 +604,7 @@ def resume(model: "Model", path: str | os.PathLike) -> Session:
 
     out = ffi.new("plp_session **")
     try:
-        call(lib.plp_session_resume, out, model.pointer, os.fsencode(path))
+        call(lib.plp_session_resume, out, model.pointer, path_bytes(path))
     except (ModelFileError, FileAccessError) as problem:
         return _recomputed(model, look(path), problem)
     session = Session(model, out[0], [])

@@ -321,6 +321,18 @@ def test_options_that_cannot_be(tiny_path):
             Model.open(tiny_path, **options)
 
 
+def test_numbers_and_paths_that_c_cannot_have(tiny, tiny_path, tmp_path):
+    with tiny.session() as session:
+        session.feed([1, 2, 3])
+        for call in (lambda: session.rewind(-1), lambda: session.rewind(2**40), lambda: session.sample(top_k=2**40), lambda: session.sample(penalty_last_n=2**31),
+                     lambda: session.sample(logit_bias={2**40: 1.0}), lambda: session.sample(logit_bias={"a": 1.0}), lambda: tiny.trim(2**70),
+                     lambda: Model.open(tiny_path, kv_budget="99999999999TiB"), lambda: Model.open(f"{tiny_path}\0x"),
+                     lambda: session.save(f"{tmp_path}/a\0b"), lambda: tiny.resume(f"{tmp_path}/a\0b")):
+            with pytest.raises(InvalidArgument):
+                call()
+        assert session.tokens == [1, 2, 3] and not list(tmp_path.iterdir())
+
+
 def test_an_empty_timeline_finds_nothing_to_reuse(tiny):
     first = tiny.session()
     first.sync(LINE[:40])
