@@ -9,12 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef uint64_t vector __attribute__((vector_size(64)));
-
-/* One function per register width: the compiler makes of a 64-byte vector what the target has. */
-#define READ(name, attributes)                                                                    \
+/* One function per register width: of wider vectors than the target has, gcc makes loads and stores of the sums. */
+#define READ(name, width, attributes)                                                             \
     attributes static void name(const void *p, size_t n_bytes)                                    \
     {                                                                                             \
+        typedef uint64_t vector __attribute__((vector_size(width)));                              \
         const vector *v = p;                                                                      \
         vector a = { 0 }, b = { 0 }, c = { 0 }, d = { 0 };                                        \
         for (size_t i = 0; i + 4 <= n_bytes / sizeof *v; i += 4) {                                \
@@ -25,11 +24,11 @@ typedef uint64_t vector __attribute__((vector_size(64)));
     }
 
 #if defined __x86_64__
-READ(read_sse, )
-READ(read_avx2, __attribute__((target("avx2"))))
-READ(read_avx512, __attribute__((target("avx512f"))))
+READ(read_sse, 16, )
+READ(read_avx2, 32, __attribute__((target("avx2"))))
+READ(read_avx512, 64, __attribute__((target("avx512f"))))
 #else
-READ(read_plain, )
+READ(read_plain, 16, )
 #endif
 
 typedef struct reading {

@@ -39,6 +39,14 @@ void   plp_fill_avx2_vector(plp_kernels *k);
 void   plp_fill_avx2_attention(plp_kernels *k);
 void   plp_fill_avx2_seal(plp_kernels *k);
 
+/* ---- what gcc would do otherwise ---------------------------------------------------------------- */
+
+/* Keeps a register from being loaded once per token, and sums in order: gcc would turn chains of integer additions into trees, for
+ * which it has not the registers. */
+#define KEEP(v) __asm__("" : "+x"(v))
+/* Broadcasts come from memory, at no cost to the ports that multiply: gcc would take stored registers apart instead. */
+#define IN_MEMORY(o) __asm__("" : "+m"(o))
+
 /* ---- lanes -------------------------------------------------------------------------------- */
 
 typedef struct pair { __m256 a, b; } pair;

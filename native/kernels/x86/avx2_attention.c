@@ -2,14 +2,19 @@
  * kernels/x86/avx2_attention.c - tier "avx2": running softmax over f16 tiles
  *
  * Sixteen tokens are a pair of registers: a row of K times a broadcast query channel adds to sixteen scores at
- * once, without horizontal sums. Up to three queries share each loaded row; their outputs, 32 channels at a
- * time, stay in registers while V is read. The next tile is fetched meanwhile, K while K is used, V with V.
+ * once, without horizontal sums. Up to four queries share each widened row, four with eight tokens at a time; their
+ * outputs, 32 or 16 channels at a time, stay in registers while V is read. The next tile is fetched meanwhile, K while K
+ * is used, V with V.
  * Queries in lanes, as avx512_run.c has them, are no faster here (Zen 5, 8 to 64 queries: 8.7 to 12.6 products a cycle, so
  * 11.6 to 13.7 of 16): sixteen registers hold too few sums beside widened keys.
  */
 #include "kernels/x86/avx2.h"
 
-enum { UNIT = 16, GROUP = 3, WIDE = 4 };    /* tokens; queries; registers of output channels */
+enum { UNIT = 16, GROUP = 4 };      /* tokens; queries */
+
+/* What sixteen registers hold of n queries, beside what they meet: eights of tokens with two sums each, eights of channels. */
+INLINE int token_eights(int n)   { return n < 4 ? 2 : 1; }
+INLINE int channel_eights(int n) { return n < 4 ? 4 : 2; }
 
 INLINE void put_halves(uint16_t *to, const float *x) { _mm_storeu_si128((void *)to, _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT)); }
 
@@ -34,26 +39,31 @@ typedef struct unit {
     bool            whole;          /* every range is all of the unit */
 } unit;
 
-INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, pair out[GROUP])
+INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, __m256 out[GROUP][2])
 {
-    const uint32_t dim = a->head_dim;
-    const float *q = a->q + (size_t)i * dim;
-    pair even[GROUP], odd[GROUP];
-    UNROLL for (int g = 0; g < n; g++) even[g] = odd[g] = (pair){ _mm256_setzero_ps(), _mm256_setzero_ps() };
-    for (uint32_t d = 0; d < dim; d += 2) {
-        if (u->next_k) _mm_prefetch(u->next_k + d * UNIT * sizeof(uint16_t), _MM_HINT_T0);
-        UNROLL for (int o = 0; o < 2; o++) {
-            const uint16_t *k = u->k + (size_t)(d + o) * u->block_len;
-            const __m256 low = halves(k), high = halves(k + 8);
-            UNROLL for (int g = 0; g < n; g++) {
-                pair *c = o ? &odd[g] : &even[g];
-                const __m256 w = splat(q[g * dim + d + o]);
-                c->a = _mm256_fmadd_ps(w, low, c->a);
-                c->b = _mm256_fmadd_ps(w, high, c->b);
+    const size_t dim = a->head_dim, next_row = u->block_len;
+    const float *q = a->q + i * dim;
+    const int eights = token_eights(n);
+    UNROLL for (int first = 0; first < 2; first += eights) {
+        __m256 even[GROUP][2], odd[GROUP][2];
+        UNROLL for (int g = 0; g < n; g++)
+            UNROLL for (int e = 0; e < eights; e++) even[g][e] = odd[g][e] = _mm256_setzero_ps();
+        const uint16_t *k = u->k + 8 * first;
+        for (size_t d = 0; d < dim; d += 2) {
+            if (u->next_k) _mm_prefetch(u->next_k + (first * dim + d) * (size_t)eights * UNIT, _MM_HINT_T0);
+            UNROLL for (int o = 0; o < 2; o++, k += next_row) {
+                __m256 row[2];
+                UNROLL for (int e = 0; e < eights; e++) row[e] = halves(k + 8 * e);
+                UNROLL for (int g = 0; g < n; g++) {
+                    const __m256 w = splat(q[g * dim + d + o]);
+                    __m256 *sum = o ? odd[g] : even[g];
+                    UNROLL for (int e = 0; e < eights; e++) sum[e] = _mm256_fmadd_ps(w, row[e], sum[e]);
+                }
             }
         }
+        UNROLL for (int g = 0; g < n; g++)
+            UNROLL for (int e = 0; e < eights; e++) out[g][first + e] = _mm256_add_ps(even[g][e], odd[g][e]);
     }
-    UNROLL for (int g = 0; g < n; g++) out[g] = (pair){ _mm256_add_ps(even[g].a, odd[g].a), _mm256_add_ps(even[g].b, odd[g].b) };
 }
 
 /* Channels d .. d + 8 * wide of n outputs. `whole` is known at compile time: a token that a query does not
@@ -61,18 +71,19 @@ INLINE void scores(const int n, const plp_attn *a, uint32_t i, const unit *u, pa
 INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a, uint32_t i, const unit *u, uint32_t d,
                      const float p[GROUP][UNIT])
 {
-    const uint32_t dim = a->head_dim;
-    float *to = a->acc + (size_t)i * dim + d;
-    __m256 acc[GROUP][WIDE];
+    const size_t dim = a->head_dim;
+    const uint16_t *from = u->v + d;
+    float *to = a->acc + i * dim + d;
+    __m256 acc[GROUP][4];
     UNROLL for (int g = 0; g < n; g++)
         UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm256_loadu_ps(to + g * dim + 8 * c);
-    for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++) {
+    for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++, from += dim) {
         if (u->next_v)
             for (int c = 0; c < wide; c += 4) _mm_prefetch(u->next_v + (t * dim + d + 8 * c) * sizeof(uint16_t), _MM_HINT_T0);
         __m256 w[GROUP];
         UNROLL for (int g = 0; g < n; g++) w[g] = splat(p[g][t]);
         UNROLL for (int c = 0; c < wide; c++) {
-            const __m256 v = halves(u->v + (size_t)t * dim + d + 8 * c);
+            const __m256 v = halves(from + 8 * c);
             UNROLL for (int g = 0; g < n; g++)
                 if (whole || (t >= u->lo[g] && t < u->hi[g])) acc[g][c] = _mm256_fmadd_ps(w[g], v, acc[g][c]);
         }
@@ -84,16 +95,17 @@ INLINE void gather_v(const int n, const int wide, const bool whole, plp_attn *a,
 INLINE void attend(const int n, const bool whole, plp_attn *a, uint32_t i, const unit *u)
 {
     float p[GROUP][UNIT];
-    pair score[GROUP];
+    __m256 score[GROUP][2];
     scores(n, a, i, u, score);
     UNROLL for (int g = 0; g < n; g++)
         if (whole || u->lo[g] < u->hi[g]) {
-            const pair e = soften(a, i + g, score[g], whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]);
+            const pair e = soften(a, i + g, (pair){ score[g][0], score[g][1] }, whole ? 0 : u->lo[g], whole ? UNIT : u->hi[g]);
             _mm256_storeu_ps(p[g], e.a);
             _mm256_storeu_ps(p[g] + 8, e.b);
         }
     uint32_t d = 0;
-    for (; d + 8 * WIDE <= a->head_dim; d += 8 * WIDE) gather_v(n, WIDE, whole, a, i, u, d, p);
+    const uint32_t wide = 8 * (uint32_t)channel_eights(n);
+    for (; d + wide <= a->head_dim; d += wide) gather_v(n, channel_eights(n), whole, a, i, u, d, p);
     for (; d < a->head_dim; d += 8) gather_v(n, 1, whole, a, i, u, d, p);
 }
 
@@ -104,8 +116,8 @@ typedef void attend_fn(plp_attn *a, uint32_t i, const unit *u);
         if (u->whole) attend(n, true, a, i, u);                             \
         else          attend(n, false, a, i, u);                            \
     }
-ATTEND(1) ATTEND(2) ATTEND(3)
-static attend_fn *const attend_for[GROUP] = { attend_1, attend_2, attend_3 };
+ATTEND(1) ATTEND(2) ATTEND(3) ATTEND(4)
+static attend_fn *const attend_for[GROUP] = { attend_1, attend_2, attend_3, attend_4 };
 
 static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
 {

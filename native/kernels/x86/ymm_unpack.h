@@ -248,12 +248,6 @@ typedef struct sums {
 /* Four tokens, of which `tokens` exist. shift: weights are 128 >> shift too large, where they are. */
 typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, int shift, const sums *io);
 
-/* Keeps a register from being loaded once per token, and sums in order: gcc would turn chains of integer additions into trees, for
- * which it has not the registers. */
-#define KEEP(v) __asm__("" : "+x"(v))
-/* Broadcasts come from memory, at no cost to the ports that multiply: gcc would take stored registers apart instead. */
-#define IN_MEMORY(o) __asm__("" : "+m"(o))
-
 /* A column of so many eights of rows. */
 INLINE void load_column(const int groups, const uint8_t *w, const int c, __m256i wc[GROUPS])
 {
