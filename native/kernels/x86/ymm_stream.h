@@ -33,6 +33,22 @@ INLINE __m128i eight_halves(const uint8_t *p, size_t stride)
     return _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
 }
 
+/* Pairs of halves of eight blocks, `stride` apart: the first ones, the second ones. */
+INLINE __m128i four_pairs(const uint8_t *p, size_t stride)
+{
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m128i v = _mm_cvtsi32_si128((int)load_u32(p));
+    v = _mm_insert_epi32(v, (int)load_u32(p + stride), 1);
+    v = _mm_insert_epi32(v, (int)load_u32(p + 2 * stride), 2);
+    v = _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
+    return _mm_shuffle_epi8(v, apart);
+}
+INLINE pair eight_pairs(const uint8_t *p, size_t stride)
+{
+    const __m128i a = four_pairs(p, stride), b = four_pairs(p + 4 * stride, stride);
+    return (pair){ _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b)), _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b)) };
+}
+
 INLINE weights load_q8_0(const uint8_t *p)
 {
     weights o;
@@ -67,9 +83,13 @@ INLINE weights load_nibbles(const int type, const uint8_t *p)
         uint8_t e[8];
         UNROLL for (int i = 0; i < 8; i++) e[i] = p[17 * i];
         o.s = e8m0(e);
+        o.m2 = o.m = o.s;
+    } else if (plp_type_form(type) == PLP_FORM_MIN) {
+        const pair sm = eight_pairs(p, bytes);
+        o.s = sm.a;
+        o.m2 = o.m = sm.b;
     } else
-        o.s = _mm256_cvtph_ps(eight_halves(p, bytes));
-    o.m2 = o.m = plp_type_form(type) == PLP_FORM_MIN ? _mm256_cvtph_ps(eight_halves(p + 2, bytes)) : o.s;
+        o.m2 = o.m = o.s = _mm256_cvtph_ps(eight_halves(p, bytes));
     return o;
 }
 
