@@ -73,6 +73,7 @@ enum plp_act       { PLP_ACT_SILU, PLP_ACT_GELU, PLP_ACT_GELU_ERF, PLP_ACT_RELU,
 
 typedef struct plp_kernels {
     const char *tier;
+    uint32_t    panel_rows;     /* that `linear` unpacks at a time for many tokens: a multiple of PLP_ROW_STEP */
 #define KERNEL(result, name, args) result (*name) args;
 #include "kernels/kernels.def"
 #undef KERNEL

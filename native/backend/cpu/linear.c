@@ -57,13 +57,15 @@ static void multiply(void *arg, uint32_t id, uint32_t n_threads)
     }
 }
 
-/* Few tokens: pieces long enough to stream and short enough to balance. Many: whole panels of 48 rows. */
-static uint32_t rows_a_piece(uint32_t rows, uint32_t n_tok, uint32_t n_threads)
+/* Few tokens: pieces long enough to stream and short enough to balance. Many: whole panels, a dozen pieces a thread where
+ * there are so many, since at the end a thread may wait for the other's last one. */
+static uint32_t rows_a_piece(uint32_t rows, uint32_t n_tok, uint32_t n_threads, uint32_t panel)
 {
-    enum { PANEL = 3 * PLP_ROW_STEP };
+    enum { MOST = 6 * PLP_ROW_STEP, PIECES = 12 };
     if (n_tok < 12)
         return 4 * PLP_ROW_STEP;
-    return rows / (n_threads * 6) >= 2 * PANEL ? 2 * PANEL : PANEL;
+    const uint32_t share = rows / (n_threads * PIECES);
+    return share >= MOST ? MOST : share < panel ? panel : share / panel * panel;
 }
 
 static void run(plp_cpu *c, const plp_product *p, uint32_t n, const float *x, size_t ldx, uint32_t n_tok, bool integer)
@@ -73,7 +75,7 @@ static void run(plp_cpu *c, const plp_product *p, uint32_t n, const float *x, si
 
     for (uint32_t i = 0; i < n; i++)
         rows += p[i].w->rows;
-    j.piece_rows = rows_a_piece((uint32_t)rows, n_tok, plp_team_size(c->team));
+    j.piece_rows = rows_a_piece((uint32_t)rows, n_tok, plp_team_size(c->team), c->k->panel_rows);
     for (uint32_t i = 0, pieces = 0; i < n; i++)
         j.end[i] = pieces += (p[i].w->rows + j.piece_rows - 1) / j.piece_rows;
     if (integer) {

@@ -247,6 +247,7 @@ static void linear_f(const plp_rows *w, uint32_t r0, uint32_t r1, const float *x
 
 void plp_fill_ref_linear(plp_kernels *k)
 {
+    k->panel_rows = PLP_ROW_STEP;
     k->x_bytes = x_bytes;
     k->x_pack = x_pack;
     k->linear_work = linear_work;

@@ -59,6 +59,7 @@ void plp_fill_avx512(plp_kernels *k)
     plp_fill_avx512_vector(k);
     plp_fill_avx512_attention(k);
     plp_fill_avx512_sealed(k);
+    k->panel_rows = 3 * PLP_ROW_STEP;
     k->x_pack = x_pack;
     k->linear_work = linear_work;
     k->linear = plp_cpu_features() & PLP_CPU_ZEN4 ? linear_zen4 : linear;
