@@ -325,8 +325,8 @@ class Case:
             else:
                 yield name, value
 
-    def write(self, path, kind="F32", experts=""):
-        """`experts`: another type for them than this case's, which holds the same values."""
+    def write(self, path, kind="F32", experts="", rounded=""):
+        """`experts`: another type for them than this case's, which holds the same values; `rounded`: values that this kind could hold."""
         w = GGUFWriter(path, self.arch)
         w.add_name(self.name)
         for key, value, value_type in self.fields():
@@ -336,6 +336,8 @@ class Case:
             if value != []:         # gguf-py cannot write an empty array
                 w.add_key_value(key, value, value_type, sub_type=element)
         for name, value in self._in_file():
+            if rounded and (of := self.tensor_type(name, value, rounded, experts)) != "F32":
+                value = dequantize(quantize(value, Type[of]), Type[of]).reshape(value.shape)
             of = self.tensor_type(name, value, kind, experts)
             if value.shape[-1] % block_len(of):
                 raise ValueError(f"{name}: rows of {value.shape[-1]} values are no whole blocks of {of}")

@@ -36,8 +36,9 @@ def section():
     return "\n".join([
         BEGIN, "",
         "A GGUF file runs if its architecture and its tensors' types are among these; any other is refused with the name of",
-        "what is missing. Each architecture is compared with transformers in fp32 (mean KL at most 1e-5 with F32 weights, 0.01 with Q8_0; with",
-        "MXFP4 experts, as gpt-oss comes, below 1e-3: types with an integer form round activations to 8 bits), each type with gguf-py.", "",
+        "what is missing. Each architecture is compared with transformers in fp32 by small models of random weights (mean KL at most 1e-5 with F32",
+        "weights; 0.01 with Q8_0, but for `gemma3n` and the experts of `gemma4`, where rounding such weights to Q8_0 alone costs more; with MXFP4",
+        "experts, as gpt-oss comes, below 1e-3: types with an integer form round activations to 8 bits), each type with gguf-py.", "",
         *("| " + " | ".join(row) + " |" for row in table), "",
         f"Tensor types: {', '.join(tensor_types())}.", "",
         "Tokenizers: SentencePiece's (`llama`), and byte-level BPE (`gpt2`) with the pre-tokenizers listed in",

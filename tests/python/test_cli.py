@@ -230,6 +230,15 @@ def test_inspect_every_vocabulary(shared, capsys):
     assert len(files) == 8
 
 
+def test_inspect_says_that_there_is_no_bos(shared, tmp_path, capsys):
+    data = (shared / "vocabs" / "ggml-vocab-qwen2.gguf").read_bytes()
+    key = b"tokenizer.ggml.bos_token_id"
+    assert data.count(key) == 1
+    (tmp_path / "v.gguf").write_bytes(data.replace(key, key.replace(b"bos", b"b0s")))
+    assert main(["inspect", str(tmp_path / "v.gguf")]) == 0 and "no bos" in capsys.readouterr().out
+    assert main(["inspect", str(shared / "vocabs" / "ggml-vocab-qwen2.gguf")]) == 0 and "bos 151643" in capsys.readouterr().out
+
+
 def test_inspect_every_tiny_model(makers, tmp_path, capsys):
     from models.architectures import CASES
 

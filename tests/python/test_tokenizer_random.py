@@ -107,6 +107,57 @@ def sarvam(path, source):
 MADE = {"phi-4": ("qwen2", phi4), "sarvam-moe": ("llama-spm", sarvam)}
 
 
+def broken_texts():
+    """Bytes of which some are no UTF-8."""
+    rng = random.Random(11)
+    for _ in range(200):
+        cut = "é中🦙".encode()[rng.randint(0, 8):][:rng.randint(1, 4)]
+        parts = [rng.choice([random_text(rng, 4).encode(), bytes(rng.choices(range(128, 241), k=rng.randint(1, 3))), cut])
+                 for _ in range(rng.randint(1, 8))]
+        yield b"".join(parts)
+
+
+def spelled(raw, byte):
+    """The text, bytes that are none of a character's through `byte`."""
+    return raw.decode("utf-8", "surrogateescape").translate({0xdc00 + b: byte(b) for b in range(128, 256)})
+
+
+ALPHABET = {}
+for _b in range(256):               # how byte-level vocabularies spell a byte
+    ALPHABET[_b] = chr(_b) if 33 <= _b <= 126 or 161 <= _b <= 172 or 174 <= _b else chr(256 + len([c for c in ALPHABET.values() if ord(c) > 255]))
+
+
+def broken_ids(data, twin, raw):
+    """
+    Ids of any bytes: a byte that is none of a character's is a piece of text like U+FFFD (unicode.h), and no other.
+
+    `tokenizers` takes text alone; so it is asked for the pieces of the text with U+FFFD, and for each piece's ids by its bytes; of SentencePiece's
+    vocabularies, for the ids with a character that they lack, whose three bytes are then the one.
+    """
+    if data["model"] == "gpt2":
+        text = spelled(raw, lambda b: "\ufffd")
+        lengths = [len(c.encode()) for c in raw.decode("utf-8", "surrogateescape").translate({0xdc00 + b: "x" for b in range(128, 256)})]
+        at, out = 0, []
+        split = tokenizers.pre_tokenizers.Sequence([tokenizers.pre_tokenizers.Split(tokenizers.Regex(e), "isolated") for e in RULES[NAMES[data["pre"]]]])
+        for _, (a, b) in split.pre_tokenize_str(text):
+            n = sum(lengths[a:b])
+            out += [token.id for token in twin.model.tokenize("".join(ALPHABET[byte] for byte in raw[at:at + n]))]
+            at += n
+        assert at == len(raw)
+        return out
+    unknown = "\U000f1234"
+    three = [data["tokens"].index(f"<0x{byte:02X}>") for byte in unknown.encode()]
+    rest = [data["tokens"].index(f"<0x{ord(c) - 0xdc00:02X}>") for c in raw.decode("utf-8", "surrogateescape") if 0xdc80 <= ord(c) <= 0xdcff]
+    ids, out = twin.encode(spelled(raw, lambda b: unknown), add_special_tokens=False).ids, []
+    while ids:
+        if ids[:len(three)] == three:
+            out.append(rest.pop(0))
+            ids = ids[len(three):]
+        else:
+            out.append(ids.pop(0))
+    return out
+
+
 @pytest.fixture(scope="module", params=[*PATHS, *MADE])
 def case(request, tmp_path_factory):
     """Our vocabulary, and per text the ids that the twin gives, without and with control tokens."""
@@ -123,7 +174,10 @@ def case(request, tmp_path_factory):
     user = [t for t, kind in zip(data["tokens"], kinds) if kind == USER]
     control = [t for t, kind in zip(data["tokens"], kinds) if kind in (CONTROL, UNKNOWN)]
     chosen = list(texts(user + control))
-    ids = []
+    known = {t for t, kind in zip(data["tokens"], kinds) if kind == NORMAL}
+    missing_bytes = {b for b in range(256) if data["model"] == "gpt2" and ALPHABET[b] not in known}
+    broken = [raw for raw in broken_texts() if not missing_bytes & set(raw) and not any(t.encode() in raw for t in user)]
+    ids = [{raw: broken_ids(data, twin, raw) for raw in broken} if request.param not in MADE else {}]
     for added in (user, control):
         both = request.param == "phi-4" and added is control
         twin.add_tokens([tokenizers.AddedToken(t, normalized=False, lstrip=both, rstrip=both or request.param == "phi-3" and t in RSTRIP) for t in added])
@@ -140,19 +194,27 @@ def texts(specials):
 
 
 def test_ids_equal(case):
-    ours, chosen, plain, with_control = case
+    ours, chosen, _, plain, with_control = case
     for text, want, want_control in zip(chosen, plain, with_control, strict=True):
         assert ours.tokenize(text) == want, repr(text)
         assert ours.tokenize(text, control=True) == want_control, repr(text)
 
 
 def test_text_comes_back(case):
-    ours, chosen, _, _ = case
+    ours, chosen, *_ = case
     for text in chosen:
         assert ours.detokenize(ours.tokenize(text)) == text
         ids = ours.tokenize(text, control=True)
         if not any(map(ours.strips, ids)):
             assert ours.detokenize(ids, control=True) == text
+
+
+def test_bytes_that_are_no_text(case):
+    ours, _, broken, *_ = case
+    for raw, want in broken.items():
+        assert ours.tokenize(raw) == want, raw
+        assert ours.detokenize_bytes(want) == raw
+    assert not broken or sum(raw.decode("utf-8", "ignore").encode() != raw for raw in broken) > 100
 
 
 def test_rendered_prompts():
