@@ -72,6 +72,8 @@ typedef struct plp_state {
     size_t   bytes, at;                 /* bytes: of all that the layer keeps */
 } plp_state;
 
+#define PLP_MAX_CONV 8u                 /* tokens that a short convolution sees */
+
 /* Heads of a gated delta net. Value head h goes with key head h % n_k_heads. */
 typedef struct plp_delta {
     uint32_t     n_k_heads, n_v_heads, head_dim;
@@ -97,7 +99,6 @@ typedef struct plp_ops {
     plp_status (*plan)(plp_backend *b, const plp_plan *plan, plp_error *err);
     /* Room for a batch of this depth; before its first operation. */
     plp_status (*prepare)(plp_backend *b, const plp_batch *batch, plp_error *err);
-    uint64_t   (*scratch_bytes)(const plp_backend *b);
     /* What runs the kernels, in a word, and on how many threads of this machine. */
     void       (*describe)(const plp_backend *b, char *tier, size_t tier_bytes, uint32_t *n_threads);
 
@@ -116,16 +117,17 @@ typedef struct plp_ops {
     void (*layernorm)(plp_backend *b, float *y, const float *x, size_t ld, const float *w, const float *bias, uint32_t n_rows, uint32_t n, float eps);
     /* n products over the same x [n_tok][k] */
     void (*linear)(plp_backend *b, const plp_product *p, uint32_t n, const float *x, size_t ldx, uint32_t n_tok);
-    /* Rotate n_heads heads of each row in place; cs [n_tok][n_rot/2][2] */
+    /* Rotate n_heads heads of each row in place; cs [n_tok][n_rot/2][2]: cos and sin; kind: plp_rope_kind */
     void (*rope)(plp_backend *b, float *x, size_t ld, uint32_t n_heads, uint32_t head_dim, uint32_t n_rot,
                  const float *cs, int kind, uint32_t n_tok);
     /* Store k, v [n_tok][n_kv_heads * head_dim] at the tokens' positions; seal blocks that become full. */
     void (*kv_store)(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *k, const float *v, size_t ld);
     /* out, q [n_tok][n_heads * head_dim] */
     void (*attention)(plp_backend *b, const plp_attention *a, const plp_batch *batch, const float *q, size_t ldq, float *out, size_t ldo);
+    /* y = act(gate) * up, rows of n, ld apart; up NULL: act(gate). act: plp_act. */
     void (*glu)(plp_backend *b, float *y, const float *gate, const float *up, size_t ld, uint32_t n_tok, uint32_t n, int act);
-    void (*add)(plp_backend *b, float *y, const float *x, size_t n);
-    void (*scale)(plp_backend *b, float *y, float a, size_t n);
+    void (*add)(plp_backend *b, float *y, const float *x, size_t n);    /* y += x */
+    void (*scale)(plp_backend *b, float *y, float a, size_t n);         /* y *= a */
     void (*softcap)(plp_backend *b, float *y, float cap, size_t n);     /* cap * tanh(y / cap) */
     /* y[i] = x[rows[i]], rows of `width`; rows are host memory */
     void (*gather)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, uint32_t n);
@@ -133,7 +135,7 @@ typedef struct plp_ops {
      * are host memory. For models with experts; NULL: they cannot run. */
     void (*scatter_add)(plp_backend *b, float *y, const float *x, size_t width, const int32_t *rows, const float *scale, uint32_t n);
     /* Of each channel, over the last len tokens: y[t] = sum over j of w[channel][j] * x[t - len + 1 + j], j rising,
-     * multiplied and added apart. w [width][len] F32, len <= 8; x, y [n_tok][width]. Gated: x [n_tok][3 * width] is
+     * multiplied and added apart. w [width][len] F32, len <= PLP_MAX_CONV; x, y [n_tok][width]. Gated: x [n_tok][3 * width] is
      * b | c | u, the products b u are convolved, and the sum is multiplied by c. The state is f32
      * [len - 1][width], what is convolved, oldest first. For models with short convolutions; NULL: they cannot run. */
     void (*short_conv)(plp_backend *b, const plp_state *s, const plp_batch *batch, const float *x, bool gated, const plp_weight *w, float *y);
@@ -149,7 +151,7 @@ typedef struct plp_ops {
     void (*weigh)(plp_backend *b, float *y, const float *x, const float *w, uint32_t n_rows, uint32_t n);
     void (*match_size)(plp_backend *b, float *y, const float *like, uint32_t n_rows, uint32_t n);
     void (*keep_largest)(plp_backend *b, float *y, uint32_t n_rows, uint32_t n, float spread);
-    void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);
+    void (*copy_block)(plp_backend *b, void *to, const void *from, size_t n_bytes);     /* a multiple of 4 bytes, of any backend memory */
 } plp_ops;
 
 /* A backend begins with its operations: b->ops->linear(b, ...). */

@@ -147,9 +147,8 @@ plp_status plp_map_lock(const plp_map *m, plp_error *err)
 /* ---- atomic writing ---- */
 
 struct plp_writer {
-    int      fd;
-    uint64_t offset;
-    char    *path, *temporary;
+    int   fd;
+    char *path, *temporary;
 };
 
 static plp_status write_all(int fd, const void *data, size_t n_bytes, const char *path, plp_error *err)
@@ -204,13 +203,8 @@ plp_status plp_writer_open(plp_writer **out, const char *path, plp_error *err)
 
 plp_status plp_writer_put(plp_writer *w, const void *data, size_t n_bytes, plp_error *err)
 {
-    const plp_status status = write_all(w->fd, data, n_bytes, w->path, err);
-    if (status == PLP_OK)
-        w->offset += n_bytes;
-    return status;
+    return write_all(w->fd, data, n_bytes, w->path, err);
 }
-
-uint64_t plp_writer_offset(const plp_writer *w) { return w->offset; }
 
 /* The rename is durable only once its folder is. */
 static void sync_folder(const char *path)

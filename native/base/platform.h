@@ -30,7 +30,6 @@ plp_status plp_map_lock(const plp_map *m, plp_error *err);
 typedef struct plp_writer plp_writer;
 plp_status plp_writer_open(plp_writer **out, const char *path, plp_error *err);
 plp_status plp_writer_put(plp_writer *w, const void *data, size_t n_bytes, plp_error *err);
-uint64_t   plp_writer_offset(const plp_writer *w);
 plp_status plp_writer_commit(plp_writer *w, plp_error *err);     /* closes w, also on failure */
 void       plp_writer_abort(plp_writer *w);                      /* NULL is fine */
 

@@ -27,8 +27,6 @@ struct plp_team {
     LINE _Atomic uint32_t epoch;            /* raised once per run */
     LINE _Atomic uint32_t done;             /* workers that finished this run */
     LINE _Atomic uint32_t next;             /* plp_team_next */
-    LINE _Atomic uint32_t arrived;          /* plp_team_barrier */
-    LINE _Atomic uint32_t barrier_epoch;
     LINE _Atomic uint32_t sleepers;
     _Atomic bool          stop;
     plp_team_fn           fn;
@@ -217,18 +215,4 @@ uint32_t plp_team_take(plp_team *t, uint32_t id, uint32_t n_pieces)
             return first + at;
     }
     return UINT32_MAX;
-}
-
-void plp_team_barrier(plp_team *t)
-{
-    if (t->n == 1)
-        return;
-    const uint32_t epoch = atomic_load(&t->barrier_epoch);
-    if (atomic_fetch_add(&t->arrived, 1) == t->n - 1) {
-        atomic_store(&t->arrived, 0);
-        atomic_fetch_add(&t->barrier_epoch, 1);
-        wake(t);
-    } else {
-        await(t, &t->barrier_epoch, epoch, false);
-    }
 }

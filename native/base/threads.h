@@ -3,7 +3,7 @@
  *
  * A team of n has the caller and n - 1 workers. plp_team_run makes all n call fn(arg, id, n) and
  * returns when all have; the caller is id 0. Between runs workers spin for some microseconds, then
- * sleep, so that a waiting chat uses no CPU. Results must not depend on n (DESIGN: bitwise rule):
+ * sleep, so that a waiting chat uses no CPU. Results must not depend on n:
  * split work by fixed sizes and hand the pieces out with plp_team_next.
  *
  * Threads  one caller at a time. Workers do not survive fork(): plp_team_prepare, called before a
@@ -30,7 +30,5 @@ uint32_t   plp_team_next(plp_team *t);
  * rising order, so that it walks memory as one stream, and then helps those who are behind. Not to be
  * mixed with plp_team_next in one run. */
 uint32_t   plp_team_take(plp_team *t, uint32_t id, uint32_t n_pieces);
-/* Within a run: all n threads meet. */
-void       plp_team_barrier(plp_team *t);
 
 #endif

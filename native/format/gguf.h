@@ -19,6 +19,9 @@ enum plp_meta_type { PLP_META_U8, PLP_META_I8, PLP_META_U16, PLP_META_I16, PLP_M
                      PLP_META_F32, PLP_META_BOOL, PLP_META_STRING, PLP_META_ARRAY, PLP_META_U64,
                      PLP_META_I64, PLP_META_F64 };
 
+/* For messages: "uint32", "string"; "unknown type" for any other number. */
+const char *plp_meta_type_name(int32_t type);
+
 typedef struct plp_tensor {
     const char *name;
     int32_t     type;

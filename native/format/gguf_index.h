@@ -74,8 +74,6 @@ plp_status plp_file_adopt(plp_file *f, plp_file *part, uint32_t nr, plp_error *e
  * and returns PLP_OK, but for memory that ran out, which is no property of the file. gguf.c */
 plp_status plp_file_settle(plp_file *f, uint32_t flags, plp_status status, const plp_error *local, plp_error *err);
 
-/* "uint32", "string"; "unknown type" for any other number. */
-const char *plp_meta_type_name(int32_t type);
 /* Bytes of one value of a fixed-size type; 0 for strings, arrays and unknown types. */
 size_t plp_meta_type_bytes(int32_t type);
 /* Well-formed UTF-8 without NUL: what a NUL-terminated key or name can be. */

@@ -126,12 +126,12 @@ void plp_dequantize_F32(const void *src, float *dst, size_t k) { memcpy(dst, src
 
 void plp_dequantize_F16(const void *src, float *dst, size_t k)
 {
-    for (size_t i = 0; i < k; i++) dst[i] = plp_load_f16((const uint8_t *)src + 2 * i);
+    for (size_t i = 0; i < k; i++) dst[i] = plp_f16_at((const uint8_t *)src + 2 * i);
 }
 
 void plp_dequantize_BF16(const void *src, float *dst, size_t k)
 {
-    for (size_t i = 0; i < k; i++) dst[i] = bits_f32((uint32_t)plp_load_u16((const uint8_t *)src + 2 * i) << 16);
+    for (size_t i = 0; i < k; i++) dst[i] = bits_f32((uint32_t)plp_u16_at((const uint8_t *)src + 2 * i) << 16);
 }
 
 /* ---- blocks of 32: one scale, perhaps one minimum ----------------------------------------- */
@@ -141,7 +141,7 @@ void plp_dequantize_Q4_0(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 32, b += 18, dst += 32) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int i = 0; i < 16; i++) {
             dst[i] = d * (float)((b[2 + i] & 15) - 8);
             dst[i + 16] = d * (float)((b[2 + i] >> 4) - 8);
@@ -154,7 +154,7 @@ void plp_dequantize_Q4_1(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 32, b += 20, dst += 32) {
-        const float d = plp_load_f16(b), m = plp_load_f16(b + 2);
+        const float d = plp_f16_at(b), m = plp_f16_at(b + 2);
         for (int i = 0; i < 16; i++) {
             dst[i] = d * (float)(b[4 + i] & 15) + m;
             dst[i + 16] = d * (float)(b[4 + i] >> 4) + m;
@@ -167,8 +167,8 @@ void plp_dequantize_Q5_0(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 32, b += 22, dst += 32) {
-        const float d = plp_load_f16(b);
-        const uint32_t high = plp_load_u32(b + 2);
+        const float d = plp_f16_at(b);
+        const uint32_t high = plp_u32_at(b + 2);
         for (int i = 0; i < 16; i++) {
             dst[i] = d * (float)((int)((b[6 + i] & 15) | (high >> i & 1) << 4) - 16);
             dst[i + 16] = d * (float)((int)(b[6 + i] >> 4 | (high >> (i + 16) & 1) << 4) - 16);
@@ -181,8 +181,8 @@ void plp_dequantize_Q5_1(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 32, b += 24, dst += 32) {
-        const float d = plp_load_f16(b), m = plp_load_f16(b + 2);
-        const uint32_t high = plp_load_u32(b + 4);
+        const float d = plp_f16_at(b), m = plp_f16_at(b + 2);
+        const uint32_t high = plp_u32_at(b + 4);
         for (int i = 0; i < 16; i++) {
             dst[i] = d * (float)((b[8 + i] & 15) | (high >> i & 1) << 4) + m;
             dst[i + 16] = d * (float)(b[8 + i] >> 4 | (high >> (i + 16) & 1) << 4) + m;
@@ -195,7 +195,7 @@ void plp_dequantize_Q8_0(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 32, b += 34, dst += 32) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int i = 0; i < 32; i++) dst[i] = d * (float)(int8_t)b[2 + i];
     }
 }
@@ -208,7 +208,7 @@ void plp_dequantize_Q2_K(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 84, dst += 256) {
-        const float d = plp_load_f16(b + 80), dmin = plp_load_f16(b + 82);
+        const float d = plp_f16_at(b + 80), dmin = plp_f16_at(b + 82);
         for (int g = 0; g < 16; g++) {
             const float dl = d * (float)(b[g] & 15), ml = dmin * (float)(b[g] >> 4);
             const uint8_t *q = b + 16 + g / 8 * 32 + g % 2 * 16;
@@ -223,7 +223,7 @@ void plp_dequantize_Q3_K(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 110, dst += 256) {
-        const float d = plp_load_f16(b + 108);
+        const float d = plp_f16_at(b + 108);
         const uint8_t *scales = b + 96;
         for (int g = 0; g < 16; g++) {
             const int scale = (scales[g % 8] >> (g / 8 * 4) & 15) | (scales[8 + g % 4] >> (g / 4 * 2) & 3) << 4;
@@ -256,7 +256,7 @@ void plp_dequantize_Q4_K(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 144, dst += 256) {
-        const float d = plp_load_f16(b), dmin = plp_load_f16(b + 2);
+        const float d = plp_f16_at(b), dmin = plp_f16_at(b + 2);
         for (int g = 0; g < 8; g++) {
             const uint8_t *q = b + 16 + g / 2 * 32;
             float scale, min;
@@ -272,7 +272,7 @@ void plp_dequantize_Q5_K(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 176, dst += 256) {
-        const float d = plp_load_f16(b), dmin = plp_load_f16(b + 2);
+        const float d = plp_f16_at(b), dmin = plp_f16_at(b + 2);
         for (int g = 0; g < 8; g++) {
             const uint8_t *high = b + 16, *low = b + 48 + g / 2 * 32;
             float scale, min;
@@ -291,7 +291,7 @@ void plp_dequantize_Q6_K(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 210, dst += 256) {
-        const float d = plp_load_f16(b + 208);
+        const float d = plp_f16_at(b + 208);
         for (int i = 0; i < 256; i++) {
             const int half = i / 128, in = i % 128;
             const int low = b[half * 64 + in % 64] >> (in / 64 * 4) & 15;

@@ -31,10 +31,10 @@ void plp_dequantize_IQ2_XXS(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 66) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int g = 0; g < 8; g++) {
             const uint8_t *q = b + 2 + 8 * g;
-            const uint32_t word = plp_load_u32(q + 4);
+            const uint32_t word = plp_u32_at(q + 4);
             const float db = d * (0.5f + (float)(word >> 28)) * 0.25f;
             for (int j = 0; j < 4; j++, dst += 8)
                 grid_row(dst, 8, plp_grid_iq2_xxs[q[j]], 2, iq2_map, db, even_signs(word >> 7 * j & 127));
@@ -47,9 +47,9 @@ void plp_dequantize_IQ2_XS(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 74) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int j = 0; j < 32; j++, dst += 8) {
-            const uint32_t q = plp_load_u16(b + 2 + 2 * j), scale = b[66 + j / 4] >> (j / 2 % 2 * 4) & 15;
+            const uint32_t q = plp_u16_at(b + 2 + 2 * j), scale = b[66 + j / 4] >> (j / 2 % 2 * 4) & 15;
             grid_row(dst, 8, plp_grid_iq2_xs[q & 511], 2, iq2_map, d * (0.5f + (float)scale) * 0.25f, even_signs(q >> 9));
         }
     }
@@ -60,7 +60,7 @@ void plp_dequantize_IQ2_S(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 82) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int j = 0; j < 32; j++, dst += 8) {
             const uint32_t q = b[2 + j] | (uint32_t)(b[66 + j / 4] >> (j % 4 * 2) & 3) << 8;
             const uint32_t scale = b[74 + j / 4] >> (j / 2 % 2 * 4) & 15;
@@ -74,9 +74,9 @@ void plp_dequantize_IQ3_XXS(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 98) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int j = 0; j < 64; j++, dst += 4) {
-            const uint32_t word = plp_load_u32(b + 66 + j / 8 * 4), signs = even_signs(word >> 7 * (j / 2 % 4) & 127);
+            const uint32_t word = plp_u32_at(b + 66 + j / 8 * 4), signs = even_signs(word >> 7 * (j / 2 % 4) & 127);
             grid_row(dst, 4, plp_grid_iq3_xxs[b[2 + j]], 4, iq3_xxs_map, d * (0.5f + (float)(word >> 28)) * 0.5f,
                      signs >> j % 2 * 4);
         }
@@ -88,7 +88,7 @@ void plp_dequantize_IQ3_S(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 110) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int j = 0; j < 64; j++, dst += 4) {
             const uint32_t q = b[2 + j] | (uint32_t)(b[66 + j / 8] >> j % 8 & 1) << 8;
             const uint32_t scale = b[106 + j / 16] >> (j / 8 % 2 * 4) & 15;
@@ -109,9 +109,9 @@ void plp_dequantize_IQ1_S(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 50) {
-        const float d = plp_load_f16(b);
+        const float d = plp_f16_at(b);
         for (int j = 0; j < 32; j++, dst += 8) {
-            const uint32_t high = plp_load_u16(b + 34 + j / 4 * 2);
+            const uint32_t high = plp_u16_at(b + 34 + j / 4 * 2);
             iq1_row(dst, b[2 + j] | (high >> j % 4 * 3 & 7) << 8, d * (float)(2 * (high >> 12 & 7) + 1), high >> 15);
         }
     }
@@ -124,10 +124,10 @@ void plp_dequantize_IQ1_M(const void *src, float *dst, size_t k)
     const uint8_t *b = src;
     for (; k; k -= 256, b += 56) {
         uint32_t bits = 0;
-        for (int i = 0; i < 4; i++) bits |= (uint32_t)(plp_load_u16(b + 48 + 2 * i) >> 12) << 4 * i;
+        for (int i = 0; i < 4; i++) bits |= (uint32_t)(plp_u16_at(b + 48 + 2 * i) >> 12) << 4 * i;
         const float d = plp_f16_to_f32((uint16_t)bits);
         for (int j = 0; j < 32; j++, dst += 8) {
-            const uint32_t high = b[32 + j / 2] >> j % 2 * 4, scale = plp_load_u16(b + 48 + j / 8 * 2) >> j / 2 % 4 * 3 & 7;
+            const uint32_t high = b[32 + j / 2] >> j % 2 * 4, scale = plp_u16_at(b + 48 + j / 8 * 2) >> j / 2 % 4 * 3 & 7;
             iq1_row(dst, b[j] | (high & 7) << 8, d * (float)(2 * scale + 1), high >> 3 & 1);
         }
     }
@@ -149,7 +149,7 @@ static void nibbles(float *dst, const uint8_t *q, int n, const int8_t *values, f
 void plp_dequantize_IQ4_NL(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
-    for (; k; k -= 32, b += 18, dst += 32) nibbles(dst, b + 2, 16, plp_iq4_values, plp_load_f16(b));
+    for (; k; k -= 32, b += 18, dst += 32) nibbles(dst, b + 2, 16, plp_iq4_values, plp_f16_at(b));
 }
 
 /* [d f16][u16: 8 x high 2 scale bits][4 bytes: low scale nibbles][8 x 16 bytes of nibbles] */
@@ -157,8 +157,8 @@ void plp_dequantize_IQ4_XS(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 136) {
-        const float d = plp_load_f16(b);
-        const uint32_t high = plp_load_u16(b + 2);
+        const float d = plp_f16_at(b);
+        const uint32_t high = plp_u16_at(b + 2);
         for (int g = 0; g < 8; g++, dst += 32) {
             const uint32_t scale = (b[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> 2 * g & 3) << 4;
             nibbles(dst, b + 8 + 16 * g, 16, plp_iq4_values, d * (float)((int)scale - 32));
@@ -181,7 +181,7 @@ void plp_dequantize_TQ1_0(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 54) {
-        const float d = plp_load_f16(b + 52);
+        const float d = plp_f16_at(b + 52);
         dst = trits(dst, b, 32, 5, d);
         dst = trits(dst, b + 32, 16, 5, d);
         dst = trits(dst, b + 48, 4, 4, d);
@@ -193,7 +193,7 @@ void plp_dequantize_TQ2_0(const void *src, float *dst, size_t k)
 {
     const uint8_t *b = src;
     for (; k; k -= 256, b += 66, dst += 256) {
-        const float d = plp_load_f16(b + 64);
+        const float d = plp_f16_at(b + 64);
         for (int i = 0; i < 256; i++) dst[i] = d * (float)((b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3) - 1);
     }
 }

@@ -5,6 +5,7 @@
  *            vocab    a tokenizer, from a model file or a vocabulary-only file
  *            engine   a loaded model, a backend, a pool of KV blocks
  *            session  one token timeline and the KV blocks behind it
+ *            kv file  a stored prefix or session (for looking at, without a model)
  *
  * Results    every fallible call returns a plp_status (PLP_OK or negative) and, where `err` is
  *            not NULL, one sentence in err->msg. On failure outputs and objects are as before.
@@ -232,7 +233,7 @@ typedef struct plp_memory {
     uint64_t mapped;            /* file-backed prefix blocks in use; not part of resident */
     uint64_t shared_saved;
     uint64_t spilled;           /* bytes of idle sessions' blocks in the spill file */
-    uint64_t scratch;           /* activations and work space */
+    uint64_t scratch;           /* activations and work space; a GPU's own is not counted */
     uint64_t metadata;          /* tables, index, bookkeeping */
     uint64_t weights;           /* file-backed weights */
     uint64_t n_tokens;          /* live tokens over all sessions, shared ones once */

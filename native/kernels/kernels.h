@@ -45,7 +45,8 @@ typedef struct plp_rows {
     uint32_t    k;
 } plp_rows;
 
-#define PLP_MAX_HEAD_DIM 512u
+#define PLP_MAX_HEAD_DIM  512u              /* of attention */
+#define PLP_MAX_DELTA_DIM 256u              /* of a gated delta rule */
 
 /* Running softmax of n_q queries (heads of a group, possibly of several tokens) over one kv head. */
 typedef struct plp_attn {
@@ -85,9 +86,8 @@ plp_status plp_kernels_get(const plp_kernels **out, plp_error *err);
 uint32_t           plp_kernels_count(void);
 const plp_kernels *plp_kernels_at(uint32_t i);
 
-/* Bytes of one block of one layer and one kv head; 0 where a format does not have that block length.
- * f16 tile: [ K [head_dim][block_len] | V [block_len][head_dim] ] of f16, block_len a multiple of 16.
- * 0 for a format that has no kernels. */
+/* Bytes of a tile: one block of one layer and one kv head. 0 for an unknown format, or one without that block length.
+ * f16: [ K [head_dim][block_len] | V [block_len][head_dim] ]; q8 and q4: kernels/sealed.h, of 16 tokens only. */
 size_t plp_tile_bytes(int32_t kv_format, uint32_t head_dim, uint32_t block_len);
 
 /* How many tiles on, in the order of the walk, attention's `next` should lie: long enough for memory to answer, and so

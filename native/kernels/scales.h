@@ -6,12 +6,7 @@
 #ifndef PLP_KERNELS_SCALES_H
 #define PLP_KERNELS_SCALES_H
 
-#include <stdint.h>
-#include <string.h>
-
-static inline uint16_t plp_u16_at(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
-static inline uint32_t plp_u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-static inline uint64_t plp_u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+#include "base/bytes.h"
 
 /* Q4_K and Q5_K, twelve bytes: eight 6-bit scales and eight 6-bit minimums. */
 static inline void plp_scales_q4_k(const uint8_t *p, uint64_t *sc, uint64_t *min)

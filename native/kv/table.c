@@ -175,11 +175,6 @@ void plp_table_drop_before(plp_table *t, plp_pool *p, uint32_t position)
         t->first = last;
 }
 
-uint64_t plp_table_bytes(const plp_table *t)
-{
-    return (uint64_t)t->cap_blocks * sizeof *t->blocks;
-}
-
 bool plp_table_ok(const plp_table *t, const plp_pool *p)
 {
     const uint32_t n_stored = blocks_for(t, t->n_tokens);

@@ -52,7 +52,6 @@ plp_status plp_table_adopt(plp_table *t, plp_pool *p, plp_block b, plp_error *er
 plp_status plp_table_adopt_gap(plp_table *t, plp_pool *p, plp_error *err);
 void       plp_table_replace(plp_table *t, plp_pool *p, uint32_t i, plp_block b);  /* sealing: drops the old, takes over b */
 void       plp_table_drop_before(plp_table *t, plp_pool *p, uint32_t position);   /* whole blocks only (sliding window) */
-uint64_t   plp_table_bytes(const plp_table *t);                         /* metadata */
 bool       plp_table_ok(const plp_table *t, const plp_pool *p);
 
 #endif

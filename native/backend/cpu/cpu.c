@@ -21,7 +21,6 @@ static plp_status buffer(plp_backend *b, size_t n_bytes, void **out, plp_error *
         return plp_fail(err, PLP_E_NOMEM, "work space: %zu bytes refused", n_bytes);
     *(void **)p = c->buffers;
     c->buffers = p;
-    c->buffer_bytes += n_bytes;
     *out = p + 64;
     return PLP_OK;
 }
@@ -50,7 +49,6 @@ static plp_status plan(plp_backend *b, const plp_plan *p, plp_error *err)
     if (!c->packed || !c->work)
         return plp_fail(err, PLP_E_NOMEM, "work space: %zu bytes refused",
                         packed + plp_team_size(c->team) * c->work_bytes);
-    c->buffer_bytes += packed + plp_team_size(c->team) * c->work_bytes;
     return PLP_OK;
 }
 
@@ -70,12 +68,6 @@ static plp_status prepare(plp_backend *b, const plp_batch *batch, plp_error *err
     c->parts = parts;
     c->parts_bytes = need + need / 2;
     return PLP_OK;
-}
-
-static uint64_t scratch_bytes(const plp_backend *b)
-{
-    const plp_cpu *c = (const plp_cpu *)b;
-    return c->buffer_bytes + c->parts_bytes;
 }
 
 static void describe(const plp_backend *b, char *tier, size_t tier_bytes, uint32_t *n_threads)
@@ -265,12 +257,12 @@ static void cpu_close(plp_backend *b)
 }
 
 static const plp_ops ops = {
-    .name = "cpu", .close = cpu_close, .plan = plan, .prepare = prepare, .scratch_bytes = scratch_bytes, .describe = describe,
+    .name = "cpu", .close = cpu_close, .plan = plan, .prepare = prepare, .describe = describe,
     .buffer = buffer, .weight = weight, .upload = upload, .download = download,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = plp_cpu_linear, .rope = rope,
     .kv_store = plp_cpu_kv_store, .attention = plp_cpu_attention, .glu = glu, .add = add, .scale = scale,
-    .softcap = softcap, .gather = gather, .scatter_add = scatter_add,
-    .short_conv = plp_cpu_short_conv, .delta_rule = plp_cpu_delta_rule, .weigh = weigh, .match_size = match_size, .keep_largest = keep_largest, .copy_block = copy_block,
+    .softcap = softcap, .gather = gather, .scatter_add = scatter_add, .short_conv = plp_cpu_short_conv, .delta_rule = plp_cpu_delta_rule,
+    .weigh = weigh, .match_size = match_size, .keep_largest = keep_largest, .copy_block = copy_block,
 };
 
 plp_status plp_cpu_backend_open(plp_backend **out, uint32_t n_threads, plp_error *err)

@@ -22,7 +22,6 @@ typedef struct plp_cpu {
     plp_team          *team;
     plp_plan           plan;
     void              *buffers;         /* chain of what `buffer` handed out */
-    uint64_t           buffer_bytes;
     void              *packed;          /* activations in the tier's layout, for the largest batch */
     char              *work;            /* [threads][work_bytes] */
     size_t             work_bytes;

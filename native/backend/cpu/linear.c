@@ -8,7 +8,6 @@
  */
 #include "backend/cpu/cpu.h"
 
-
 enum { MAX_PRODUCTS = 4, PACK_PIECE = 16 };
 
 typedef struct job {
@@ -57,13 +56,14 @@ static void multiply(void *arg, uint32_t id, uint32_t n_threads)
     }
 }
 
-/* Few tokens: pieces long enough to stream and short enough to balance. Many: whole panels, a dozen pieces a thread where
- * there are so many, since at the end a thread may wait for the other's last one. */
+/* Few tokens: rows are streamed, in pieces long enough for that and short enough to balance. Many: they are unpacked into
+ * panels, which are cut nowhere; a dozen pieces a thread where there are so many, since at the end a thread may wait for
+ * the other's last one. */
 static uint32_t rows_a_piece(uint32_t rows, uint32_t n_tok, uint32_t n_threads, uint32_t panel)
 {
-    enum { MOST = 6 * PLP_ROW_STEP, PIECES = 12 };
-    if (n_tok < 12)
-        return 4 * PLP_ROW_STEP;
+    enum { STREAMED_TOKENS = 12, STREAMED = 4 * PLP_ROW_STEP, MOST = 6 * PLP_ROW_STEP, PIECES = 12 };
+    if (n_tok < STREAMED_TOKENS)
+        return STREAMED;
     const uint32_t share = rows / (n_threads * PIECES);
     return share >= MOST ? MOST : share < panel ? panel : share / panel * panel;
 }

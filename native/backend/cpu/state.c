@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_CONV = 8, CHANNELS = 128, MAX_HEAD_DIM = 256 };
+enum { CHANNELS = 128 };            /* of a piece of a convolution: its past fits in L1 */
 
 /* The state in block i of the sequence's table. */
 static float *state_in(const plp_state *s, const plp_seq *seq, uint32_t i)
@@ -40,7 +40,7 @@ static void convolve(const conv_job *j, const plp_seq *seq, uint32_t c0, uint32_
 {
     const float *before = state_before(j->s, seq);
     const uint32_t n_past = j->len - 1;
-    float past[MAX_CONV][CHANNELS];
+    float past[PLP_MAX_CONV][CHANNELS];
 
     for (uint32_t k = 0; k < n_past; k++) {
         if (before)
@@ -121,7 +121,7 @@ static void run_head(const delta_job *j, const plp_seq *seq, uint32_t head)
     const uint32_t n = d->head_dim, len = j->s->block_len, k_head = head % d->n_k_heads;
     const size_t width = ((size_t)2 * d->n_k_heads + d->n_v_heads) * n, offset = (size_t)head * n * n, bytes = (size_t)n * n * sizeof(float);
     const float *before = state_before(j->s, seq);
-    float q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], *state = NULL;
+    float q[PLP_MAX_DELTA_DIM], k[PLP_MAX_DELTA_DIM], *state = NULL;
 
     for (uint32_t t = 0; t < seq->n_tok; t++) {
         const uint32_t pos = seq->pos0 + t;

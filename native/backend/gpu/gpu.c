@@ -82,10 +82,7 @@ static plp_status take(plp_gpu *g, size_t n_bytes, void **out, plp_error *err)
 
 static plp_status buffer(plp_backend *b, size_t n_bytes, void **out, plp_error *err)
 {
-    const plp_status s = take(gpu_of(b), n_bytes, out, err);
-    if (s == PLP_OK)
-        gpu_of(b)->buffer_bytes += n_bytes;
-    return s;
+    return take(gpu_of(b), n_bytes, out, err);
 }
 
 static bool is_native(int32_t type)
@@ -320,12 +317,6 @@ static plp_status prepare(plp_backend *b, const plp_batch *batch, plp_error *err
     return s;
 }
 
-static uint64_t scratch_bytes(const plp_backend *b)
-{
-    const plp_gpu *g = (const plp_gpu *)b;
-    return g->buffer_bytes + g->parts_bytes + g->stage_bytes;
-}
-
 static void describe(const plp_backend *b, char *tier, size_t tier_bytes, uint32_t *n_threads)
 {
     snprintf(tier, tier_bytes, "%s", b->ops->name);
@@ -453,7 +444,7 @@ static void gpu_close(plp_backend *b)
 }
 
 static const plp_ops gpu_ops = {
-    .close = gpu_close, .plan = plan, .prepare = prepare, .scratch_bytes = scratch_bytes, .describe = describe,
+    .close = gpu_close, .plan = plan, .prepare = prepare, .describe = describe,
     .buffer = buffer, .weight = weight, .upload = upload, .download = download, .slab_map = slab_map, .slab_unmap = slab_unmap,
     .embed = embed, .rmsnorm = rmsnorm, .layernorm = layernorm, .linear = linear, .rope = rope,
     .kv_store = plp_gpu_kv_store, .attention = plp_gpu_attention, .glu = glu, .add = add, .scale = scale,

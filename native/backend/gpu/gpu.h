@@ -41,7 +41,6 @@ typedef struct plp_gpu {
 
     plp_gpu_memory  *buffers;           /* [n_buffers], until close */
     u32              n_buffers, cap_buffers;
-    uint64_t         buffer_bytes;
     plp_plan         plan;
     void            *packed, *scales, *sums;    /* activations as integers */
     void            *parts;

@@ -8,12 +8,12 @@
 #ifndef PLP_KERNELS_REF_DELTA_H
 #define PLP_KERNELS_REF_DELTA_H
 
-#include <stdint.h>
+#include "kernels/kernels.h"
 
 static inline void plp_delta_rule(float *restrict state, const float *restrict q, const float *restrict k, const float *restrict v,
                                   float decay, float beta, float *restrict y, uint32_t n)
 {
-    float sum[256], delta[256];
+    float sum[PLP_MAX_DELTA_DIM], delta[PLP_MAX_DELTA_DIM];
 
     for (uint32_t j = 0; j < n; j++) sum[j] = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/math.h"
+#include "base/bytes.h"
 
 /* 32 activations x[i] ~ xs * q[i]. */
 typedef struct x_block {
@@ -78,7 +79,7 @@ static void looked_up(const uint8_t *p, const int8_t *values, int8_t *w)
 /* Q4_K, and Q5_K, which has fifth bits before the nibbles. */
 static void expand_q45_k(const uint8_t *p, bool five, row r)
 {
-    const float d = plp_half(plp_load_u16(p)), dmin = plp_half(plp_load_u16(p + 2));
+    const float d = plp_half(plp_u16_at(p)), dmin = plp_half(plp_u16_at(p + 2));
     const uint8_t *packed = p + 4;          /* eight 6-bit scales and minimums in 12 bytes */
     const uint8_t *low = p + (five ? 48 : 16), *high = p + 16;
     for (int b = 0; b < 8; b++) {
@@ -99,7 +100,7 @@ static void expand_q45_k(const uint8_t *p, bool five, row r)
 
 static void expand_q6_k(const uint8_t *p, row r)
 {
-    const float d = plp_half(plp_load_u16(p + 208));
+    const float d = plp_half(plp_u16_at(p + 208));
     const int8_t *sc = (const int8_t *)p + 192;
     for (int i = 0; i < 256; i++) {
         const int half = i / 128, j = i % 128;
@@ -116,7 +117,7 @@ static void expand_q6_k(const uint8_t *p, row r)
 /* The integers are scale times value: both are small. */
 static void expand_q2_k(const uint8_t *p, row r)
 {
-    const float d = plp_half(plp_load_u16(p + 80)), dmin = plp_half(plp_load_u16(p + 82));
+    const float d = plp_half(plp_u16_at(p + 80)), dmin = plp_half(plp_u16_at(p + 82));
     for (int i = 0; i < 256; i++)
         r.w[i] = (int8_t)((p[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) * (p[i / 16] & 15));
     for (int b = 0; b < 8; b++) {
@@ -128,7 +129,7 @@ static void expand_q2_k(const uint8_t *p, row r)
 
 static void expand_q3_k(const uint8_t *p, row r)
 {
-    const float d = plp_half(plp_load_u16(p + 108));
+    const float d = plp_half(plp_u16_at(p + 108));
     const uint8_t *packed = p + 96;         /* sixteen 6-bit scales in 12 bytes, 32 too large */
     for (int i = 0; i < 256; i++)
         r.w[i] = (int8_t)((p[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) + (p[i % 32] >> i / 32 & 1) * 4 - 4);
@@ -140,9 +141,9 @@ static void expand_q3_k(const uint8_t *p, row r)
 
 static void expand_iq4_xs(const uint8_t *p, row r)
 {
-    const float d = plp_half(plp_load_u16(p));
+    const float d = plp_half(plp_u16_at(p));
     for (int b = 0; b < 8; b++) {
-        const int sc = (p[4 + b / 2] >> b % 2 * 4 & 15) | (plp_load_u16(p + 2) >> 2 * b & 3) << 4;
+        const int sc = (p[4 + b / 2] >> b % 2 * 4 & 15) | (plp_u16_at(p + 2) >> 2 * b & 3) << 4;
         r.s[b] = d * (float)(sc - 32);
         looked_up(p + 8 + 16 * b, plp_iq4_values, r.w + 32 * b);
     }
@@ -153,11 +154,11 @@ static void expand_block(int type, const uint8_t *p, row r)
 {
     switch (type) {
     case PLP_TYPE_Q4_0: case PLP_TYPE_Q5_0: case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL:
-        r.s[0] = plp_half(plp_load_u16(p));
+        r.s[0] = plp_half(plp_u16_at(p));
         break;
     case PLP_TYPE_Q4_1: case PLP_TYPE_Q5_1:
-        r.s[0] = plp_half(plp_load_u16(p));
-        r.m[0] = plp_half(plp_load_u16(p + 2));
+        r.s[0] = plp_half(plp_u16_at(p));
+        r.m[0] = plp_half(plp_u16_at(p + 2));
         break;
     case PLP_TYPE_MXFP4:
         r.s[0] = plp_half_e8m0(p[0]);
@@ -166,8 +167,8 @@ static void expand_block(int type, const uint8_t *p, row r)
     switch (type) {
     case PLP_TYPE_Q4_0:   nibbles(p + 2, 0, 8, r.w); break;
     case PLP_TYPE_Q4_1:   nibbles(p + 4, 0, 0, r.w); break;
-    case PLP_TYPE_Q5_0:   nibbles(p + 6, plp_load_u32(p + 2), 16, r.w); break;
-    case PLP_TYPE_Q5_1:   nibbles(p + 8, plp_load_u32(p + 4), 0, r.w); break;
+    case PLP_TYPE_Q5_0:   nibbles(p + 6, plp_u32_at(p + 2), 16, r.w); break;
+    case PLP_TYPE_Q5_1:   nibbles(p + 8, plp_u32_at(p + 4), 0, r.w); break;
     case PLP_TYPE_Q8_0:   memcpy(r.w, p + 2, 32); break;
     case PLP_TYPE_IQ4_NL: looked_up(p + 2, plp_iq4_values, r.w); break;
     case PLP_TYPE_MXFP4:  looked_up(p + 1, plp_fp4_values, r.w); break;

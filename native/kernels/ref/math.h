@@ -146,9 +146,6 @@ static inline float plp_sum16(const float *a, uint32_t n)
     return plp_fold16(lane);
 }
 
-static inline uint16_t plp_load_u16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
-static inline uint32_t plp_load_u32(const uint8_t *p) { return plp_load_u16(p) | (uint32_t)plp_load_u16(p + 2) << 16; }
-
 /* Exact. A half's exponent and fraction, read as a float 2^112 too small; what then reaches 2^16 was
  * infinity or NaN. */
 static inline float plp_half(uint16_t h)
