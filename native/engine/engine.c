@@ -7,11 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_BLOCK = 16 };
-
 void plp_engine_defaults(plp_engine_options *o)
 {
-    *o = (plp_engine_options){ .block_len = DEFAULT_BLOCK };
+    *o = (plp_engine_options){ .block_len = PLP_DEFAULT_BLOCK };
 }
 
 plp_status plp_machine_info(plp_machine *out, plp_error *err)
@@ -32,17 +30,18 @@ plp_status plp_machine_info(plp_machine *out, plp_error *err)
 static plp_status check_options(plp_engine_options *o, plp_error *err)
 {
     if (!o->block_len)
-        o->block_len = DEFAULT_BLOCK;
-    if (o->block_len < 8 || o->block_len > 128 || (o->block_len & (o->block_len - 1)))
-        return plp_fail(err, PLP_E_ARG, "block length %u; powers of two from 8 to 128 are possible", o->block_len);
+        o->block_len = PLP_DEFAULT_BLOCK;
+    if (o->block_len < PLP_LEAST_BLOCK || o->block_len > PLP_MOST_BLOCK || (o->block_len & (o->block_len - 1)))
+        return plp_fail(err, PLP_E_ARG, "block length %u; powers of two from %u to %u are possible", o->block_len, PLP_LEAST_BLOCK,
+                        PLP_MOST_BLOCK);
     if (o->chunk_len > PLP_MAX_CHUNK)
         return plp_fail(err, PLP_E_ARG, "chunk length %u; up to %u are possible", o->chunk_len, PLP_MAX_CHUNK);
     if (o->n_threads > 1024)
         return plp_fail(err, PLP_E_ARG, "%u threads; up to 1024 are possible", o->n_threads);
     if (o->kv_format < PLP_KV_F16 || o->kv_format > PLP_KV_Q4)
         return plp_fail(err, PLP_E_ARG, "KV format %d; f16 (0), q8 (1) and q4 (2) are possible", o->kv_format);
-    if (o->kv_format != PLP_KV_F16 && o->block_len != DEFAULT_BLOCK)
-        return plp_fail(err, PLP_E_ARG, "quantised KV has blocks of %d tokens, not %u", DEFAULT_BLOCK, o->block_len);
+    if (o->kv_format != PLP_KV_F16 && o->block_len != PLP_DEFAULT_BLOCK)
+        return plp_fail(err, PLP_E_ARG, "quantised KV has blocks of %u tokens, not %u", PLP_DEFAULT_BLOCK, o->block_len);
     if (!o->kv_budget_bytes)
         o->kv_budget_bytes = plp_memory_bytes() / 2;
     return PLP_OK;
@@ -149,7 +148,7 @@ static void close_parts(plp_engine *e)
     plp_free(e->batch);
     plp_free(e->companions);
     plp_scratch_close(e->spill_file);
-    for (uint32_t c = 0; c < PLP_MAX_GROUPS * 2; c++)
+    for (uint32_t c = 0; c < PLP_N_CLASSES; c++)
         plp_free(e->spill_class[c].free);
     e->prefix = NULL, e->pool = NULL, e->model = NULL, e->backend = NULL, e->vocab = NULL, e->file = NULL;
 }

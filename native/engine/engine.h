@@ -7,8 +7,12 @@
  * step.c       batches: several callers' steps combined, KV reserved, the forward pass, KV committed
  * guess.c      tokens that may follow, computed beside the one that is there
  * spill.c      idle sessions' blocks to a file and back
- * pin.c        pinned prefixes           files.c    prefix and session files           look.c   those without an engine
- * ledger.c     what the pool holds, re-counted           need.c     what it would hold, of a file that is not loaded
+ * pin.c        pinned prefixes
+ * files.c      prefix and session files
+ * fingerprint.c  what the blocks in such a file depend on
+ * look.c       what such a file holds, without an engine
+ * ledger.c     what the pool holds, re-counted
+ * need.c       what it would hold, of a model that is not loaded
  *
  * Locking  `lock` guards the pool, the index, tables and lists. A forward pass runs without it: it reads
  *          only what the batch names, and a session in a batch is busy, so nobody changes its table.
@@ -25,11 +29,15 @@
 
 #include <stdatomic.h>
 
+#define PLP_DEFAULT_BLOCK 16u           /* tokens; quantised KV has blocks of this length only */
+#define PLP_LEAST_BLOCK 8u
+#define PLP_MOST_BLOCK 128u
 #define PLP_MAX_CHUNK 512u              /* most tokens in one step */
 #define PLP_PACED_CHUNK 256u            /* the same where the caller leaves it to us: */
 #define PLP_FIRST_CHUNK 128u            /*   the first one, */
 #define PLP_CHUNK_STEP 32u              /*   then multiples of this */
 #define PLP_CHUNK_NS 1000000000ull      /*   that take about so long: Ctrl-C waits for one */
+#define PLP_N_CLASSES (PLP_MAX_GROUPS * 2)  /* pool classes: two a group */
 #define PLP_MAX_GUESSES 5u              /* with the token before them a step of six, which costs little more than one */
 #define PLP_MAX_MATCH 8u                /* tokens; a longer match promises nothing more */
 
@@ -40,7 +48,7 @@ typedef struct plp_request {
     uint32_t            n_tok;          /* how many of its pending tokens the batch takes */
     float              *logits;         /* [n_tok][n_vocab] for all of them, or NULL: the last one's, to the session */
     uint32_t            cap;            /* most tokens in this step */
-    plp_block           sealed[PLP_MAX_GROUPS][PLP_MAX_CHUNK / 8];  /* taken for blocks that this step completes */
+    plp_block           sealed[PLP_MAX_GROUPS][PLP_MAX_CHUNK / PLP_LEAST_BLOCK];    /* taken for blocks that this step completes */
     bool                done;
     plp_status          status;
     plp_error           error;
@@ -134,7 +142,7 @@ struct plp_engine {
     plp_prefix  *prefix;                /* NULL: PLP_ENGINE_NO_REUSE */
     plp_scratch_file *spill_file;       /* NULL: never spill */
     uint64_t     spill_end;
-    plp_spill_class spill_class[PLP_MAX_GROUPS * 2];
+    plp_spill_class spill_class[PLP_N_CLASSES];
     size_t       largest_block;         /* bytes */
     uint64_t     fingerprint[4];        /* of model, geometry, KV format and numerics: what files must agree with */
     plp_companion *companions;          /* [n_companions][n_groups - 1], by block of group 0 */
@@ -157,50 +165,59 @@ struct plp_engine {
     uint32_t     pace;                  /* most prompt tokens of a session in the next step */
 };
 
-/* Pool class of a group's open (f16) and sealed blocks. */
+/* A group has two pool classes: of its open (f16) blocks, and of its sealed ones. They are one where sealing changes nothing. */
 static inline uint32_t plp_open_class(const plp_engine *e, uint32_t group) { return group * 2; }
 static inline uint32_t plp_sealed_class(const plp_engine *e, uint32_t group)
 {
     return e->options.kv_format == PLP_KV_F16 || e->model->group[group].state_bytes ? group * 2 : group * 2 + 1;
 }
+static inline uint32_t plp_group_of_class(uint32_t cls) { return cls / 2; }
 /* Tokens of a group's block: the engine's block length, or for running states a multiple of it. */
 static inline uint32_t plp_group_len(const plp_engine *e, uint32_t group) { return e->model->group[group].block_len; }
 
-/* Take and release a session for one call. PLP_E_BUSY, PLP_E_CLOSED. Enter also takes the lock if asked. */
-plp_status plp_session_enter(plp_session *s, plp_error *err);
-void       plp_session_leave(plp_session *s);
+/* ---- for this folder: with the lock held from call to return, unless it says otherwise ---- */
 
-/* A bare session in the list; lock held. */
+/* engine.c. One reference less; the last one frees the engine's shell. Called without the lock. */
+void       plp_engine_release(plp_engine *e);
+
+/* session.c */
+/* The session for one call: enter marks it busy and takes the lock (neither on failure: PLP_E_BUSY, PLP_E_CLOSED), leave
+ * gives both back. Called without the lock. */
+plp_status plp_session_enter(plp_session *s, plp_error *err);
+void       plp_session_leave(plp_session *s);           /* called with the lock, returns without */
+/* An empty session in the engine's list. */
 plp_status plp_session_make(plp_session **out, plp_engine *e, plp_error *err);
-/* Drop its blocks, unlink and free it; lock held. Returns true if the engine's shell must be freed too. */
+/* Drop its blocks, unlink and free it. Its reference to the engine goes too: the caller has another. */
 void       plp_session_unmake(plp_session *s);
-void       plp_engine_release(plp_engine *e);       /* one reference less; lock not held */
-plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error *err);
-/* n tokens remain in the timeline; lock held. With want_logits the last one is left to be computed again. */
+plp_status plp_session_fork_locked(plp_session **out, plp_session *s, plp_error *err);     /* s is not spilled */
+/* n tokens remain in the timeline; of a block that cannot be continued, fewer stay computed. With want_logits the last
+ * token is left to be computed again. */
 void       plp_session_cut(plp_session *s, uint32_t n, bool want_logits);
 plp_status plp_session_append(plp_session *s, const int32_t *tokens, uint32_t n, plp_error *err);
 
-/* n more tokens have their KV stored: the tables follow, whole blocks are published, those behind a window dropped. Lock held. */
+/* step.c. n more tokens have their KV stored: tables follow, whole blocks are published, those behind a window dropped. */
 void       plp_session_advance(plp_session *s, uint32_t n);
 
-/* Guesses; lock held. start, init: what is assumed at first, of steps and of a session. next: look them up for a step of one token; returns how many to compute with it. fed: the last n
- * tokens are new. timed: a step of one token and so many guesses took this long. */
-void       plp_guess_start(plp_engine *e);
-void       plp_guess_init(plp_guess *g);
+/* reuse.c. Blocks that became whole: findable from now on, or replaced by an equal one. */
+void       plp_session_publish(plp_session *s);
+
+/* guess.c */
+void       plp_guess_start(plp_engine *e);              /* what is assumed of steps, before any was timed */
+void       plp_guess_init(plp_guess *g);                /* and of a session's guesses, before any was seen to come true */
+/* Look up what may follow, for a step of one token. Returns how many guesses to compute with it. */
 uint32_t   plp_guess_next(plp_session *s);
 void       plp_guess_forget(plp_session *s);
+/* The timeline's last n tokens are new: those that were guessed and computed need no step. */
 void       plp_guess_fed(plp_session *s, uint32_t n);
+/* A step of one token and so many guesses took this long. */
 void       plp_guess_timed(plp_engine *e, uint32_t n_guesses, uint64_t ns);
 
-/* Spill the session idle longest, never `not_this`; *freed is 0 if there is none. Lock held, as for the others. */
+/* spill.c. spill_idle: the session idle longest, never `not_this`; *freed is 0 if there is none. */
 plp_status plp_spill_idle(plp_engine *e, const plp_session *not_this, uint64_t *freed, plp_error *err);
 plp_status plp_spill_restore(plp_session *s, plp_error *err);   /* nothing to do if it is whole */
-void       plp_spill_forget(plp_session *s);
+void       plp_spill_forget(plp_session *s);                    /* its places in the file are free again */
 
-/* Everything that a file's blocks depend on; once, when the model is open. */
-void plp_engine_set_fingerprint(plp_engine *e);
-
-/* Blocks that became whole: findable from now on, or replaced by an equal one; lock held. */
-void       plp_session_publish(plp_session *s);
+/* fingerprint.c. Once, when the model is open. */
+void       plp_engine_set_fingerprint(plp_engine *e);
 
 #endif

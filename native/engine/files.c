@@ -10,7 +10,6 @@
  */
 #include "engine/engine.h"
 #include "base/mem.h"
-#include "format/gguf.h"
 #include "kv/store.h"
 
 #include <string.h>
@@ -19,79 +18,6 @@ enum { TAG_STATE = 200, TAG_LOGITS = 201, TAG_COMPUTED_SHIFT = 8 };
 
 static uint32_t tag_kind(uint32_t tag)      { return tag & 255; }
 static bool     is_blocks(uint32_t tag)     { return tag < TAG_STATE; }
-
-/* ---- fingerprint ---- */
-
-/* Four chained checksums make 32 bytes. It tells models apart; it is no seal against forgery. */
-typedef struct digest { uint64_t h[4]; } digest;
-
-static void absorb(digest *g, const void *data, size_t n)
-{
-    uint64_t piece[6];
-    for (int i = 0; i < 4; i++) {
-        piece[0] = g->h[i], piece[1] = g->h[(i + 1) % 4], piece[2] = n, piece[3] = (uint64_t)i;
-        piece[4] = plp_checksum(data, n), piece[5] = 0;
-        g->h[i] = plp_checksum(piece, sizeof piece);
-    }
-}
-
-/* Of every tensor its place and three samples: reading all weights would cost more than the prefix saves. */
-static void absorb_tensor(digest *g, const plp_file *f, uint64_t i)
-{
-    enum { SAMPLE = 256 };
-    plp_tensor_info t;
-    const void *data;
-    if (plp_file_tensor(f, i, &t, NULL) < 0)
-        return;
-    absorb(g, t.name, strlen(t.name));
-    absorb(g, &t.type, sizeof t.type);
-    absorb(g, t.dims, sizeof t.dims);
-    if (plp_file_tensor_data(f, i, &data, NULL) < 0)
-        return;
-    const size_t n = t.n_bytes < SAMPLE ? t.n_bytes : SAMPLE;
-    absorb(g, data, n);
-    absorb(g, (const char *)data + (t.n_bytes - n) / 2, n);
-    absorb(g, (const char *)data + t.n_bytes - n, n);
-}
-
-static void absorb_meta(digest *g, const plp_file *f, uint64_t i)
-{
-    plp_meta m;
-    const char *s;
-    size_t n;
-    double v;
-    if (plp_file_meta(f, i, &m, NULL) < 0 || m.type == PLP_META_ARRAY || !strncmp(m.key, "tokenizer.", 10))
-        return;                             /* text is turned into ids before KV comes in */
-    absorb(g, m.key, strlen(m.key));
-    if (plp_file_str(f, i, 0, &s, &n, NULL) == PLP_OK)
-        absorb(g, s, n);
-    else if (plp_file_f64(f, i, 0, &v, NULL) == PLP_OK)
-        absorb(g, &v, sizeof v);
-}
-
-void plp_engine_set_fingerprint(plp_engine *e)
-{
-    digest g = { { 1, 2, 3, 4 } };
-    const uint32_t shape[] = { PLP_NUMERICS_VERSION, e->options.block_len, (uint32_t)e->options.kv_format, e->model->n_layers,
-                               e->model->n_kv_heads, e->model->head_dim };
-    absorb(&g, shape, sizeof shape);
-    for (uint64_t i = 0; i < plp_file_n_meta(e->file); i++)
-        absorb_meta(&g, e->file, i);
-    for (uint64_t i = 0; i < plp_file_n_tensors(e->file); i++)
-        absorb_tensor(&g, e->file, i);
-    memcpy(e->fingerprint, g.h, sizeof e->fingerprint);
-}
-
-void plp_engine_fingerprint(const plp_engine *e, char out[65])
-{
-    static const char hex[] = "0123456789abcdef";
-    const uint8_t *p = (const uint8_t *)e->fingerprint;
-    for (int i = 0; i < 32; i++) {
-        out[2 * i] = hex[p[i] >> 4];
-        out[2 * i + 1] = hex[p[i] & 15];
-    }
-    out[64] = 0;
-}
 
 /* Not of a closed engine, whose model is gone. */
 static plp_store_shape shape_of(const plp_engine *e)
@@ -138,12 +64,13 @@ static const void *block_bytes(void *context, uint32_t run, uint32_t i)
             memcpy(src->room, src->session->logits, e->model->n_vocab * sizeof(float));
         return src->room;
     }
-    const plp_table *t = &src->session->table[r->tag / 2];
+    const uint32_t g = plp_group_of_class(r->tag);
+    const plp_table *t = &src->session->table[g];
     const plp_block b = t->blocks[r->first + i];
     const uint32_t start = (r->first + i) * t->block_len, n = t->n_tokens - start;
     e->backend->ops->download(e->backend, src->room, plp_pool_data(e->pool, b), r->block_bytes);
-    if (n < t->block_len && !e->model->group[r->tag / 2].state_bytes)    /* the open one: always f16 */
-        clear_tail(e, r->tag / 2, src->room, n);
+    if (n < t->block_len)                   /* the open one: always f16 */
+        clear_tail(e, g, src->room, n);
     return src->room;
 }
 
@@ -237,7 +164,7 @@ static plp_status adopt_block(plp_session *s, plp_store *store, uint32_t cls, vo
             return status;
         }
     }
-    if ((status = plp_table_adopt(&s->table[cls / 2], e->pool, b, err)) < 0)
+    if ((status = plp_table_adopt(&s->table[plp_group_of_class(cls)], e->pool, b, err)) < 0)
         plp_pool_drop(e->pool, b);
     return status;
 }
@@ -245,7 +172,7 @@ static plp_status adopt_block(plp_session *s, plp_store *store, uint32_t cls, vo
 /* Whether a run holds blocks of this model, by its tag and their size. */
 static bool fits(const plp_engine *e, const plp_store_run *run)
 {
-    const uint32_t g = run->tag / 2;
+    const uint32_t g = plp_group_of_class(run->tag);
     return g < e->model->n_groups && (run->tag == plp_open_class(e, g) || run->tag == plp_sealed_class(e, g)) &&
            run->block_bytes == plp_pool_block_bytes(e->pool, run->tag);
 }
@@ -271,9 +198,10 @@ static plp_status adopt_runs(plp_session *s, plp_store *store, const char *path,
             continue;
         if (!fits(e, run))
             return plp_fail(err, PLP_E_FILE, "%s: run %u holds blocks of another model", path, r);
-        plp_table *t = &s->table[run->tag / 2];
+        const uint32_t g = plp_group_of_class(run->tag);
+        plp_table *t = &s->table[g];
         const uint32_t len = t->block_len, end = (n_tokens + len - 1) / len;
-        while (t->n_tokens / len < run->first && e->model->group[run->tag / 2].window)
+        while (t->n_tokens / len < run->first && e->model->group[g].window)
             if ((status = plp_table_adopt_gap(t, e->pool, err)) < 0)
                 return status;
         if (t->n_tokens / len != run->first || run->first + run->n_blocks > end)
@@ -371,9 +299,10 @@ static plp_status adopt_reference(plp_session *s, const plp_store_info *info, pl
         status = plp_fail(err, PLP_E_FILE, "%s: is not the prefix that the session was saved with", info->ref_path);
     for (uint32_t r = 0; status == PLP_OK && r < p->n_runs; r++) {
         const plp_store_run *run = &p->runs[r];
-        if (!fits(e, run) || run->tag != plp_sealed_class(e, run->tag / 2))
+        const uint32_t g = plp_group_of_class(run->tag);
+        if (!fits(e, run) || run->tag != plp_sealed_class(e, g))
             continue;
-        plp_table *t = &s->table[run->tag / 2];
+        plp_table *t = &s->table[g];
         const uint32_t len = t->block_len, n = info->ref_tokens / len;
         while (status == PLP_OK && t->n_tokens / len < run->first)
             status = plp_table_adopt_gap(t, e->pool, err);

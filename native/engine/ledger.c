@@ -8,7 +8,6 @@
 #include "engine/engine.h"
 #include "base/mem.h"
 
-
 /* Slots of block i that a table of n_tokens has stored. */
 static uint32_t stored(const plp_table *t, uint32_t i)
 {
@@ -23,7 +22,8 @@ static uint64_t slot_bytes(const plp_engine *e, const plp_table *t, plp_block b,
     return plp_pool_block_bytes(e->pool, plp_pool_class(e->pool, b)) * (uint64_t)slots / t->block_len;
 }
 
-/* Is this the first listing of the block, in list order? Shared blocks are full, or forks of one open block. */
+/* Does a session before this one in the list hold the block, too? Then it has been counted. Shared blocks are full, or forks of
+ * one open block, so they stand at the same place of every table. */
 static bool listed_before(const plp_session *s, uint32_t g, uint32_t i)
 {
     const plp_block b = s->table[g].blocks[i];

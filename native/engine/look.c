@@ -30,14 +30,10 @@ void plp_kv_file_close(plp_kv_file *f)
 
 void plp_kv_file_get_info(const plp_kv_file *f, plp_kv_file_info *out)
 {
-    static const char hex[] = "0123456789abcdef";
     const plp_store_info *i = plp_store_get(f->store);
     *out = (plp_kv_file_info){
         .kind = (int32_t)i->kind, .block_len = i->shape.block_len, .n_tokens = i->n_tokens, .kv_format = (int32_t)i->shape.kv_format,
         .n_bytes = plp_store_bytes(f->store), .tokens = i->tokens, .reference = i->ref_path, .note = i->note, .n_note = i->note_bytes,
     };
-    for (int k = 0; k < 32; k++) {
-        out->fingerprint[2 * k] = hex[i->shape.fingerprint[k] >> 4];
-        out->fingerprint[2 * k + 1] = hex[i->shape.fingerprint[k] & 15];
-    }
+    plp_fingerprint_spell(i->shape.fingerprint, out->fingerprint);
 }

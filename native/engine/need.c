@@ -9,7 +9,7 @@
 plp_status plp_kv_shape_of(const plp_file *f, uint32_t block_len, plp_kv_shape *out, plp_error *err)
 {
     plp_model *m;
-    const plp_status s = plp_model_look(&m, f, block_len ? block_len : 16, err);
+    const plp_status s = plp_model_look(&m, f, block_len ? block_len : PLP_DEFAULT_BLOCK, err);
 
     if (s < 0)
         return s;

@@ -61,55 +61,74 @@ static uint32_t reach(const plp_engine *e, const plp_request *r)
     return whole - s->n_computed;
 }
 
+/* Give back what the step would have used: reserved blocks of all groups, and the sealed ones that the first n_taken got. */
+static void give_back(plp_engine *e, plp_request *r, uint32_t n_taken)
+{
+    plp_session *s = r->session;
+
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        plp_table_rewind(&s->table[g], e->pool, s->n_computed);
+        for (uint32_t k = 0; g < n_taken && k < n_sealing(e, s, g, r->n_tok); k++)
+            plp_pool_drop(e->pool, r->sealed[g][k]);
+    }
+}
+
+/* Every position that this step stores in group g is made writable; an open block that others hold too is copied. */
+static plp_status reserve_open(plp_engine *e, plp_request *r, uint32_t g)
+{
+    plp_table *t = &r->session->table[g];
+    plp_copy copy;
+    const plp_status status = plp_table_reserve(t, e->pool, reach(e, r), &copy, &r->error);
+
+    if (status < 0 || copy.to == PLP_NO_BLOCK)
+        return status;
+    e->backend->ops->copy_block(e->backend, plp_pool_data(e->pool, copy.to), plp_pool_data(e->pool, copy.from),
+                                plp_pool_block_bytes(e->pool, t->open_class));
+    plp_table_copied(t, e->pool, &copy);
+    e->counters.blocks_forked++;
+    return PLP_OK;
+}
+
+/* Where group g's blocks lie, for the pass (plp_seq): those before this step's as they are, those that it completes in
+ * their sealed and in their open block. */
+static void list_addresses(plp_engine *e, plp_request *r, uint32_t g)
+{
+    plp_session *s = r->session;
+    const plp_table *t = &s->table[g];
+    const uint32_t first = s->n_computed / t->block_len, end = (s->n_computed + r->n_tok + t->block_len - 1) / t->block_len;
+    const uint32_t sealing = n_sealing(e, s, g, r->n_tok);
+
+    for (uint32_t i = 0; i < end; i++) {
+        void *at = t->blocks[i] == PLP_NO_BLOCK ? NULL : plp_pool_data(e->pool, t->blocks[i]);
+        const bool written = i >= first, completed = written && i < first + sealing;
+        s->open[g][i] = written ? at : NULL;
+        s->sealed[g][i] = completed ? plp_pool_data(e->pool, r->sealed[g][i - first]) : at;
+    }
+}
+
 /* Everything the request will write is made writable, or nothing changes. */
 static plp_status reserve_once(plp_engine *e, plp_request *r)
 {
     plp_session *s = r->session;
     const uint32_t most = (s->n_computed + r->n_tok + e->options.block_len - 1) / e->options.block_len;
-    uint32_t g = 0, taken = 0;
-    plp_status status = PLP_OK;
-    plp_copy copy;
+    plp_status status;
 
     if (!s->logits && !(s->logits = plp_alloc(PLP_MEM_SESSION, e->model->n_vocab, sizeof *s->logits)))
         return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for logits");
     if (!make_addresses(s, e->model->n_groups, most))
         return plp_fail(&r->error, PLP_E_NOMEM, "session: no memory for a table of %u blocks", most);
-    for (; g < e->model->n_groups; g++, taken++) {
-        plp_table *t = &s->table[g];
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
         const uint32_t sealing = n_sealing(e, s, g, r->n_tok);
-        if ((status = plp_table_reserve(t, e->pool, reach(e, r), &copy, &r->error)) < 0)
-            break;
-        if (copy.to != PLP_NO_BLOCK) {
-            e->backend->ops->copy_block(e->backend, plp_pool_data(e->pool, copy.to), plp_pool_data(e->pool, copy.from),
-                                        plp_pool_block_bytes(e->pool, t->open_class));
-            plp_table_copied(t, e->pool, &copy);
-            e->counters.blocks_forked++;
+        if ((status = reserve_open(e, r, g)) < 0 ||
+            (sealing && (status = plp_pool_take(e->pool, plp_sealed_class(e, g), sealing, r->sealed[g], &r->error)) < 0)) {
+            give_back(e, r, g);
+            return status;
         }
-        if (sealing && (status = plp_pool_take(e->pool, plp_sealed_class(e, g), sealing, r->sealed[g], &r->error)) < 0)
-            break;
-    }
-    if (status < 0) {
-        for (uint32_t i = 0; i < e->model->n_groups; i++) {
-            plp_table_rewind(&s->table[i], e->pool, s->n_computed);
-            for (uint32_t k = 0; i < taken && k < n_sealing(e, s, i, r->n_tok); k++)
-                plp_pool_drop(e->pool, r->sealed[i][k]);
-        }
-        return status;
     }
     if (e->options.kv_layout == PLP_LAYOUT_CONTIGUOUS && s->n_computed == 0)
         commit_pages(e, s);
-    for (g = 0; g < e->model->n_groups; g++) {
-        const plp_table *t = &s->table[g];
-        const uint32_t first = s->n_computed / t->block_len, end = (s->n_computed + r->n_tok + t->block_len - 1) / t->block_len;
-        const uint32_t sealing = n_sealing(e, s, g, r->n_tok);
-        for (uint32_t i = 0; i < end; i++) {
-            const bool here = i >= first, done = i < first + sealing;
-            s->sealed[g][i] = t->blocks[i] == PLP_NO_BLOCK ? NULL : plp_pool_data(e->pool, t->blocks[i]);
-            s->open[g][i] = here ? s->sealed[g][i] : NULL;
-            if (sealing && here && done)
-                s->sealed[g][i] = plp_pool_data(e->pool, r->sealed[g][i - first]);
-        }
-    }
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        list_addresses(e, r, g);
     return PLP_OK;
 }
 
@@ -142,8 +161,10 @@ void plp_session_advance(plp_session *s, uint32_t n)
     e->counters.tokens_computed += n;
     s->has_logits = s->n_computed == s->n_tokens;
     plp_session_publish(s);
-    for (uint32_t g = 0; g < e->model->n_groups; g++)
-        plp_table_drop_before(&s->table[g], e->pool, plp_kept_from(e->model->group[g].window, plp_group_len(e, g), e->model->group[g].state_bytes != 0, s->n_computed));
+    for (uint32_t g = 0; g < e->model->n_groups; g++) {
+        const plp_group *of = &e->model->group[g];
+        plp_table_drop_before(&s->table[g], e->pool, plp_kept_from(of->window, of->block_len, of->state_bytes != 0, s->n_computed));
+    }
 }
 
 static void commit(plp_engine *e, plp_request *r)
@@ -241,15 +262,11 @@ static uint32_t fill(plp_engine *e, uint32_t n_requests, plp_batch *b)
 static void refuse_all(plp_engine *e, uint32_t n, plp_status status, const plp_error *error)
 {
     for (uint32_t i = 0; i < n; i++) {
-        plp_session *s = e->batch[i]->session;
-        plp_guess_forget(s);
-        for (uint32_t g = 0; g < e->model->n_groups; g++) {
-            plp_table_rewind(&s->table[g], e->pool, s->n_computed);
-            for (uint32_t k = 0; k < n_sealing(e, s, g, e->batch[i]->n_tok); k++)
-                plp_pool_drop(e->pool, e->batch[i]->sealed[g][k]);
-        }
-        e->batch[i]->error = *error;
-        finish(e->batch[i], status);
+        plp_request *r = e->batch[i];
+        plp_guess_forget(r->session);
+        give_back(e, r, e->model->n_groups);
+        r->error = *error;
+        finish(r, status);
     }
 }
 
@@ -365,29 +382,35 @@ plp_status plp_session_step_logits(plp_session *s, float *logits, uint32_t cap, 
     return step(s, logits, cap, n_done, n_pending, err);
 }
 
+/* Enter s[i] for a step with the others, without keeping the lock: it is busy, so it stays as it is. */
+static plp_status join(plp_session *const *s, uint32_t i, plp_request *r, plp_error *err)
+{
+    plp_status status = plp_session_enter(s[i], err);
+    if (status < 0)
+        return status;
+    const plp_engine *e = s[i]->engine;
+    const bool there = s[i]->n_computed == s[i]->n_tokens;      /* its last tokens were guessed, so it has their logits */
+    *r = (plp_request){ .session = s[i], .cap = e->pace, .done = there };
+    plp_mutex_unlock(e->lock);
+    if (e != s[0]->engine)
+        status = plp_fail(err, PLP_E_ARG, "step: session %u belongs to another model than session 0", i);
+    else if (there && s[i]->guess.mode == PLP_SPECULATE_OFF)
+        status = plp_fail(err, PLP_E_ARG, "step: session %u has nothing to compute", i);
+    if (status < 0)
+        atomic_store(&s[i]->busy, false);
+    return status;
+}
+
 plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err)
 {
     plp_request *r = plp_zalloc(PLP_MEM_SESSION, n, sizeof *r);
     plp_status status = PLP_OK;
-    uint32_t entered = 0;
+    uint32_t joined = 0;
 
     if (!r)
         return plp_fail(err, PLP_E_NOMEM, "step: no memory for %u sessions", n);
-    for (; entered < n; entered++) {
-        bool there = false;                 /* its last tokens were guessed, so it has their logits */
-        if ((status = plp_session_enter(s[entered], err)) < 0)
-            break;
-        plp_mutex_unlock(s[entered]->engine->lock);
-        if (s[entered]->engine != s[0]->engine)
-            status = plp_fail(err, PLP_E_ARG, "step: session %u belongs to another model than session 0", entered);
-        else if ((there = s[entered]->n_computed == s[entered]->n_tokens) && s[entered]->guess.mode == PLP_SPECULATE_OFF)
-            status = plp_fail(err, PLP_E_ARG, "step: session %u has nothing to compute", entered);
-        if (status < 0) {
-            entered++;
-            break;
-        }
-        r[entered] = (plp_request){ .session = s[entered], .cap = s[entered]->engine->pace, .done = there };
-    }
+    while (joined < n && (status = join(s, joined, &r[joined], err)) == PLP_OK)
+        joined++;
     if (status == PLP_OK && n) {
         plp_engine *e = s[0]->engine;
         plp_mutex_lock(e->lock);
@@ -397,7 +420,7 @@ plp_status plp_step_many(plp_session *const *s, uint32_t n, plp_error *err)
             if ((status = r[i].status) < 0 && err)
                 *err = r[i].error;
     }
-    for (uint32_t i = 0; i < entered; i++)
+    for (uint32_t i = 0; i < joined; i++)
         atomic_store(&s[i]->busy, false);
     plp_free(r);
     return status;

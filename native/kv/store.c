@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/mem.h"
 #include "base/platform.h"
 
@@ -38,7 +39,7 @@ struct plp_store {
     char           path[];      /* ref_path, NUL-terminated */
 };
 
-/* ---- checksum ---- */
+/* ---- checksum and fingerprint ---- */
 
 #define FACTOR UINT64_C(0x9fb21c651e98df25)
 
@@ -48,13 +49,6 @@ static inline uint64_t turn(uint64_t lane, uint64_t word)
     return (lane << 29 | lane >> 35) * FACTOR;
 }
 
-static inline uint64_t word_at(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, 8);
-    return v;
-}
-
 uint64_t plp_checksum(const void *data, size_t n_bytes)
 {
     const uint8_t *p = data;
@@ -62,22 +56,32 @@ uint64_t plp_checksum(const void *data, size_t n_bytes)
     size_t n = n_bytes;
 
     for (; n >= 32; n -= 32, p += 32) {
-        a = turn(a, word_at(p));
-        b = turn(b, word_at(p + 8));
-        c = turn(c, word_at(p + 16));
-        d = turn(d, word_at(p + 24));
+        a = turn(a, plp_u64_at(p));
+        b = turn(b, plp_u64_at(p + 8));
+        c = turn(c, plp_u64_at(p + 16));
+        d = turn(d, plp_u64_at(p + 24));
     }
     for (; n >= 8; n -= 8, p += 8)
-        a = turn(a, word_at(p));
+        a = turn(a, plp_u64_at(p));
     if (n) {
         uint8_t tail[8] = { 0 };
         memcpy(tail, p, n);
-        b = turn(b, word_at(tail));
+        b = turn(b, plp_u64_at(tail));
     }
     h = turn(turn(turn(turn(h, a), b), c), d);
     h ^= h >> 32;
     h *= FACTOR;
     return h ^ h >> 29;
+}
+
+void plp_fingerprint_spell(const uint8_t fingerprint[32], char out[65])
+{
+    static const char hex[] = "0123456789abcdef";
+    for (int i = 0; i < 32; i++) {
+        out[2 * i] = hex[fingerprint[i] >> 4];
+        out[2 * i + 1] = hex[fingerprint[i] & 15];
+    }
+    out[64] = 0;
 }
 
 /* ---- layout ---- */
@@ -267,7 +271,7 @@ static plp_status check_content(const char *path, const header *h, const uint8_t
         return plp_fail(err, PLP_E_FILE, "%s: is not usable: a zero byte in the path of its prefix file", path);
     for (uint32_t r = 0; r < h->n_runs; r++)
         for (uint32_t i = 0; i < h->runs[r].n_blocks; i++, block += h->runs[r].block_bytes, sum += 8)
-            if (word_at(sum) != plp_checksum(block, (size_t)h->runs[r].block_bytes))
+            if (plp_u64_at(sum) != plp_checksum(block, (size_t)h->runs[r].block_bytes))
                 return plp_fail(err, PLP_E_FILE, "%s: block %u of run %u is damaged", path, i, r);
     return PLP_OK;
 }

@@ -41,6 +41,9 @@ typedef struct plp_store_shape {
     uint32_t block_len, n_layers, n_kv_heads, head_dim, kv_format;
 } plp_store_shape;
 
+/* A fingerprint as 64 hex digits and a NUL. */
+void plp_fingerprint_spell(const uint8_t fingerprint[32], char out[65]);
+
 typedef struct plp_store_run {
     uint64_t block_bytes;       /* a multiple of 64 */
     uint32_t n_blocks;
