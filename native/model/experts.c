@@ -28,11 +28,9 @@ typedef struct plp_routing {
 
 plp_status plp_experts_open(plp_model *m, plp_error *err)
 {
-    const plp_ops *ops = m->backend->ops;
     const size_t n = m->max_tokens, slots = n * m->n_chosen;
     plp_routing *r = m->routing = plp_zalloc(PLP_MEM_SCRATCH, 1, sizeof *r);
     float *zeros = plp_zalloc(PLP_MEM_SCRATCH, m->n_embd, sizeof *zeros);
-    plp_status s = PLP_OK;
 
     if (!r || !zeros || !(r->logits = plp_alloc(PLP_MEM_SCRATCH, n * m->n_experts, sizeof *r->logits)) ||
         !(r->chosen = plp_alloc(PLP_MEM_SCRATCH, slots, sizeof *r->chosen)) ||
@@ -46,13 +44,12 @@ plp_status plp_experts_open(plp_model *m, plp_error *err)
     }
     for (size_t i = 0; i < n; i++)
         r->each[i] = (int32_t)i;
-    const struct { float **p; size_t size; } rooms[] = {
+    const plp_room rooms[] = {
         { &m->route, n * m->n_experts }, { &m->expert_x, n * m->n_embd }, { &m->expert_y, n * m->n_embd }, { &r->zero_row, m->n_embd },
     };
-    for (size_t i = 0; s >= 0 && i < sizeof rooms / sizeof *rooms; i++)
-        s = ops->buffer(m->backend, rooms[i].size * sizeof(float), (void **)rooms[i].p, err);
+    const plp_status s = plp_rooms_make(m, rooms, sizeof rooms / sizeof *rooms, err);
     if (s >= 0)
-        ops->upload(m->backend, r->zero_row, zeros, m->n_embd * sizeof *zeros);
+        PLP_OPS(upload, r->zero_row, zeros, m->n_embd * sizeof *zeros);
     plp_free(zeros);
     return s;
 }

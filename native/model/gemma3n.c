@@ -28,16 +28,12 @@ typedef struct plp_mixing {
 
 plp_status plp_streams_open(plp_model *m, plp_error *err)
 {
-    const plp_ops *ops = m->backend->ops;
     const size_t n = m->max_tokens, s = m->n_streams, d = m->n_embd;
     plp_mixing *x = m->mixing = plp_zalloc(PLP_MEM_SCRATCH, 1, sizeof *x);
-    const struct { float **p; size_t size; } rooms[] = {
+    const plp_room rooms[] = {
         { &m->streams, s * n * d }, { &m->predicted, s * n * d }, { &m->laurel, n * d }, { &m->modes, n * s }, { &m->coefs, n * s * s },
     };
-    plp_status status;
 
-    if (!ops->weigh || !ops->match_size || !ops->keep_largest || !ops->scatter_add)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
     if (!x || !(x->modes = plp_alloc(PLP_MEM_SCRATCH, n * s, sizeof *x->modes)) ||
         !(x->coefs = plp_alloc(PLP_MEM_SCRATCH, n * s * s, sizeof *x->coefs)) ||
         !(x->factor = plp_alloc(PLP_MEM_SCRATCH, n, sizeof *x->factor)) ||
@@ -48,10 +44,7 @@ plp_status plp_streams_open(plp_model *m, plp_error *err)
         x->each[i] = (int32_t)i;
         x->minus_one[i] = -1;
     }
-    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
-        if ((status = ops->buffer(m->backend, rooms[i].size * sizeof(float), (void **)rooms[i].p, err)) < 0)
-            return status;
-    return PLP_OK;
+    return plp_rooms_make(m, rooms, sizeof rooms / sizeof *rooms, err);
 }
 
 void plp_streams_close(plp_model *m)

@@ -2,9 +2,10 @@
  * model/model.h - a loaded model: what the file says about its shape, its tensors bound by name, its pass
  *
  * archs.def    one row per architecture: how it differs from the plain decoder
- * open.c       from a file to a model: the row, work space, close
+ * open.c       from a file to a model: the row, then all below in turn; close
  * shape.c      hyperparameters and which layer has which window, rope and experts
  * weights.c    tensors by name, every shape and type checked, none left over
+ * room.c       work space for the largest batch
  * rope.c       frequencies with linear, YaRN, LongRoPE and Llama-3 scaling, and cos/sin tables of a batch
  * decoder.c    the decoder family in reading order
  * gemma3n.c    Gemma 3n: several residual streams, in reading order
@@ -192,45 +193,62 @@ size_t     plp_model_block_bytes(const plp_model *m, uint32_t group, int32_t kv_
 
 #define PLP_OPS(call, ...) m->backend->ops->call(m->backend, __VA_ARGS__)
 
-plp_status plp_model_read_shape(plp_model *m, plp_error *err);                     /* fills the counts and scales */
-plp_status plp_model_assign_layers(plp_model *m, plp_error *err);                  /* windows and ropes; layers are there */
-plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err);          /* tensors; *max_k: the widest input */
+/* shape.c */
+plp_status plp_model_read_shape(plp_model *m, plp_error *err);                     /* counts and scales; makes the layers */
+plp_status plp_model_assign_layers(plp_model *m, plp_error *err);                  /* then: groups, windows and ropes */
 
+/* weights.c. Tensors; *max_k: the widest input of a product. */
+plp_status plp_model_bind(plp_model *m, uint32_t *max_k, plp_error *err);
+
+/* room.c. Work space of all that the model will do, once it is bound; close takes any stage. */
+plp_status plp_room_open(plp_model *m, uint32_t max_k, plp_error *err);
+void       plp_room_close(plp_model *m);
+/* n rooms in backend memory, each of `floats` (0: none is needed). */
+typedef struct plp_room { float **p; size_t floats; } plp_room;
+plp_status plp_rooms_make(plp_model *m, const plp_room *rooms, size_t n, plp_error *err);
+
+/* rope.c. cs: cos and sin of each token, [n][n_rot / 2][2] */
 plp_status plp_rope_open(plp_rope *r, const plp_file *f, const plp_rope_spec *spec, plp_error *err);
 void       plp_rope_close(plp_rope *r);
-/* cos and sin of each token: cs [n][n_rot/2][2] */
 void       plp_rope_table(const plp_rope *r, const int32_t *pos, uint32_t n, float *cs);
 
-plp_status plp_experts_open(plp_model *m, plp_error *err);      /* work space of n_experts > 0 */
-void       plp_experts_close(plp_model *m);
-/* out = the layer's mixture for x, chosen by what the router says of `by`: all [n][n_embd] in backend memory */
-void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, const float *by, float *out, uint32_t n);
-
-/* The layer's step in attention's place, for a layer that does not attend. */
-void       plp_recurrent_run(plp_model *m, const plp_layer *y, const plp_batch *batch);
-/* Steps of the plain decoder for others. rotate: cos and sin of the batch's positions. attend: what the heads see, to attn.
- * add_to_residual: x += residual_scale * post(y). project_to_residual: the same for y = w in + bias. layer_inputs: of x, the
- * embedding. gate_input: y = post(Wproj (act(Wgate from) * input)). */
+/* decoder.c: steps of the plain decoder, in the order of a pass, that other architectures take, too. n rows each. */
+/* cos and sin of the batch's positions, to m->cs. */
 void       plp_model_rotate(plp_model *m, const plp_batch *batch);
-void       plp_model_attend(plp_model *m, const plp_layer *y, const plp_batch *batch, const float *in);
-void       plp_model_add_to_residual(plp_model *m, float *y, const plp_weight *post, uint32_t n);
-void       plp_model_project_to_residual(plp_model *m, const plp_weight *w, const plp_weight *bias, const plp_weight *post,
-                                         const float *in, uint32_t n);
-void       plp_model_feed_forward(plp_model *m, const plp_layer *y, uint32_t n);
+/* m->inputs, each layer's input of its own, from the tokens and from x, their embeddings. */
 void       plp_model_layer_inputs(plp_model *m, const plp_batch *batch);
-void       plp_model_gate_input(plp_model *m, const plp_layer *y, uint32_t layer, const float *from, uint32_t n);
-
-plp_status plp_streams_open(plp_model *m, plp_error *err);      /* work space of n_streams > 0 */
-void       plp_streams_close(plp_model *m);
-
-/* The step's input: x, or its norm by w in xn. */
-const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n);
-
-/* Final norm and output matrix for the rows whose logits are wanted. */
-void       plp_model_logits(plp_model *m, const plp_batch *batch);
 /* y = norm(x), rows of n; RMS or layer norm as the architecture has it. x may be y. */
 void       plp_model_norm(plp_model *m, float *y, const float *x, const plp_weight *w, const plp_weight *b, uint32_t n_rows, uint32_t n);
+/* A step's input: x, or, if the layer has w, its norm in xn. */
+const float *plp_model_pre_norm(plp_model *m, const plp_weight *w, const plp_weight *b, uint32_t n);
+/* attn = what the heads see, for queries, keys and values of `in`; keys and values are stored. */
+void       plp_model_attend(plp_model *m, const plp_layer *y, const plp_batch *batch, const float *in);
+/* x += residual_scale * post(y); y is used up. */
+void       plp_model_add_to_residual(plp_model *m, float *y, const plp_weight *post, uint32_t n);
+/* x += residual_scale * post(w in + bias) */
+void       plp_model_project_to_residual(plp_model *m, const plp_weight *w, const plp_weight *bias, const plp_weight *post,
+                                         const float *in, uint32_t n);
+/* x += the layer's feed-forward of x, with its norms. */
+void       plp_model_feed_forward(plp_model *m, const plp_layer *y, uint32_t n);
+/* y = norm(Wproj (act(Wgate from) * input)), `input` of this layer */
+void       plp_model_gate_input(plp_model *m, const plp_layer *y, uint32_t layer, const float *from, uint32_t n);
 
+/* recurrent.c. x += the layer's step in attention's place, for a layer that does not attend. */
+void       plp_recurrent_run(plp_model *m, const plp_layer *y, const plp_batch *batch);
+
+/* experts.c: n_experts > 0. out = the layer's mixture for x, chosen by what the router says of `by`: all [n][n_embd]. */
+plp_status plp_experts_open(plp_model *m, plp_error *err);
+void       plp_experts_close(plp_model *m);
+void       plp_experts_run(plp_model *m, const plp_layer *y, const float *x, const float *by, float *out, uint32_t n);
+
+/* gemma3n.c: n_streams > 0. */
+plp_status plp_streams_open(plp_model *m, plp_error *err);
+void       plp_streams_close(plp_model *m);
+
+/* logits.c. Final norm and output matrix for the rows whose logits are wanted. */
+void       plp_model_logits(plp_model *m, const plp_batch *batch);
+
+/* One function a family: the whole pass. */
 #define ARCH(name, models, since, family, ...) void plp_forward_##family(plp_model *m, const plp_batch *batch);
 #include "model/archs.def"
 #undef ARCH

@@ -1,4 +1,4 @@
-/* model/open.c - from a file to a model: its architecture's row, work space, close */
+/* model/open.c - from a file to a model: its architecture's row, its positions, and how all that is in model.h comes together */
 #include "model/model.h"
 #include "base/mem.h"
 
@@ -49,63 +49,6 @@ static plp_status open_ropes(plp_model *m, uint32_t context_limit, plp_error *er
     return plp_rope_open(&m->rope[1], m->file, &spec, err);
 }
 
-static plp_status make_room(plp_model *m, uint32_t max_k, plp_error *err)
-{
-    const plp_ops *ops = m->backend->ops;
-    const size_t n = m->max_tokens, p = m->n_embd_layer;
-    plp_plan plan = { .max_tokens = m->max_tokens, .max_k = max_k, .n_heads = m->n_heads, .block_len = m->block_len };
-    size_t nkv = 0;
-    const size_t values = (size_t)m->delta.n_v_heads * m->delta.head_dim;      /* of a gated delta net */
-    for (uint32_t g = 0; g < m->n_groups; g++) {
-        const plp_group *of = &m->group[g];
-        if (of->state_bytes)
-            continue;
-        const uint32_t sharing = m->n_heads / of->n_kv_heads;
-        nkv = nkv < (size_t)of->n_kv_heads * of->head_dim ? (size_t)of->n_kv_heads * of->head_dim : nkv;
-        plan.head_dim = plan.head_dim < of->head_dim ? of->head_dim : plan.head_dim;
-        plan.n_kv_heads = plan.n_kv_heads < of->n_kv_heads ? of->n_kv_heads : plan.n_kv_heads;
-        plan.group_size = plan.group_size < sharing ? sharing : plan.group_size;
-    }
-    const size_t nq = (size_t)m->n_heads * plan.head_dim;
-    size_t ff = m->n_ff > m->n_ff_expert ? m->n_ff : m->n_ff_expert;
-    if (ff < m->n_ff_shared)
-        ff = m->n_ff_shared;
-    const struct { float **p; size_t width; } rooms[] = {
-        { &m->x, m->n_embd }, { &m->xn, m->n_embd }, { &m->y, m->n_embd }, { &m->q, nq }, { &m->k, nkv }, { &m->v, nkv },
-        { &m->attn, nq > values ? nq : values }, { &m->gate, ff }, { &m->up, ff }, { &m->cs[0], m->rope[0].n_rot }, { &m->cs[1], m->rope[1].n_rot },
-        { &m->mixed, values ? m->conv_width : m->conv_len ? 3 * (size_t)m->n_embd : 0 }, { &m->convolved, values ? m->conv_width : 0 },
-        { &m->z, values }, { &m->alpha, m->delta.n_v_heads }, { &m->beta, m->delta.n_v_heads },
-        { &m->inputs, m->n_layers * p }, { &m->inputs_x, m->n_layers * p }, { &m->input, p }, { &m->mixture, m->experts_beside ? m->n_embd : 0 },
-        { &m->qg, m->arch->gated_attention ? 2 * nq : 0 }, { &m->qgate, m->arch->gated_attention ? nq : 0 },
-    };
-    const uint32_t widest = m->rope[0].n_rot > m->rope[1].n_rot ? m->rope[0].n_rot : m->rope[1].n_rot;
-    plp_status s;
-
-    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++)
-        if (rooms[i].width && (s = ops->buffer(m->backend, n * rooms[i].width * sizeof(float), (void **)rooms[i].p, err)) < 0)
-            return s;
-    if ((s = ops->buffer(m->backend, PLP_LOGIT_ROWS * (size_t)m->n_vocab * sizeof(float), (void **)&m->logits, err)) < 0)
-        return s;
-    if (!(m->cs_host = plp_alloc(PLP_MEM_SCRATCH, n * widest, sizeof(float))))
-        return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu positions", n);
-    if (m->arch->gated_attention) {
-        const size_t rows = n * m->n_heads;
-        if (!(m->every_other = plp_alloc(PLP_MEM_SCRATCH, 2 * rows, sizeof *m->every_other)))
-            return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu rows", rows);
-        for (size_t i = 0; i < 2 * rows; i++)
-            m->every_other[i] = (int32_t)(i < rows ? 2 * i : 2 * (i - rows) + 1);
-    }
-    if ((m->n_experts && !ops->scatter_add) || (m->conv_len && !ops->short_conv) || (m->delta.n_v_heads && !ops->delta_rule))
-        return plp_fail(err, PLP_E_UNSUPPORTED, "the %s backend does not run %s models yet; \"cpu\" does", ops->name, m->architecture);
-    if (m->n_experts && (s = plp_experts_open(m, err)) < 0)
-        return s;
-    if (m->n_streams && (s = plp_streams_open(m, err)) < 0)
-        return s;
-    if (p && !(m->input_rows = plp_alloc(PLP_MEM_SCRATCH, n, sizeof *m->input_rows)))
-        return plp_fail(err, PLP_E_NOMEM, "model: no memory for %zu rows", n);
-    return ops->plan(m->backend, &plan, err);
-}
-
 plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, const plp_model_options *o, plp_error *err)
 {
     uint32_t max_k;
@@ -121,7 +64,7 @@ plp_status plp_model_open(plp_model **out, const plp_file *f, plp_backend *b, co
     m->kv_format = o->kv_format;
     if ((s = find_arch(m, err)) < 0 || (s = plp_model_read_shape(m, err)) < 0 || (s = plp_model_assign_layers(m, err)) < 0 ||
         (s = plp_model_bind(m, &max_k, err)) < 0 || (s = open_ropes(m, o->context_limit, err)) < 0 ||
-        (s = make_room(m, max_k, err)) < 0) {
+        (s = plp_room_open(m, max_k, err)) < 0) {
         plp_model_close(m);
         return s;
     }
@@ -154,12 +97,8 @@ void plp_model_close(plp_model *m)
         plp_rope_close(&m->rope[i]);
     for (uint32_t i = 0; m->layers && i < m->n_layers; i++)
         plp_free(m->layers[i].experts);
-    plp_experts_close(m);
-    plp_streams_close(m);
+    plp_room_close(m);
     plp_free(m->layers);
-    plp_free(m->cs_host);
-    plp_free(m->every_other);
-    plp_free(m->input_rows);
     plp_free(m);
 }
 

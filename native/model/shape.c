@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_LEN = 128, MAX_CONV = 8, MAX_DELTA_HEADS = 1024, MAX_DELTA_DIM = 256, MAX_LAYER_INPUT = 1 << 14 };
+enum { KEY_LEN = 128, MAX_DELTA_HEADS = 1024, MAX_LAYER_INPUT = 1 << 14 };
 
 /* Of a block's states in all layers: what a model may ask for, and, a token, what makes its blocks longer. */
 #define MOST_STATE_BYTES   ((size_t)1 << 30)
@@ -100,15 +100,16 @@ static plp_status read_delta(plp_model *m, plp_error *err)
     char key[KEY_LEN];
     plp_status s;
 
-    if ((s = count(m, "ssm.conv_kernel", 0, MAX_CONV, &m->conv_len, err)) < 0 ||
-        (s = count(m, "ssm.state_size", 0, MAX_DELTA_DIM, &d->head_dim, err)) < 0 ||
+    if ((s = count(m, "ssm.conv_kernel", 0, PLP_MAX_CONV, &m->conv_len, err)) < 0 ||
+        (s = count(m, "ssm.state_size", 0, PLP_MAX_DELTA_DIM, &d->head_dim, err)) < 0 ||
         (s = count(m, "ssm.group_count", 0, MAX_DELTA_HEADS, &d->n_k_heads, err)) < 0 ||
         (s = count(m, "ssm.time_step_rank", 0, MAX_DELTA_HEADS, &d->n_v_heads, err)) < 0 ||
-        (s = count(m, "ssm.inner_size", 0, MAX_DELTA_HEADS * MAX_DELTA_DIM, &n_values, err)) < 0 ||
+        (s = count(m, "ssm.inner_size", 0, MAX_DELTA_HEADS * PLP_MAX_DELTA_DIM, &n_values, err)) < 0 ||
         (s = count(m, "full_attention_interval", 4, PLP_MAX_LAYERS, &every, err)) < 0)
         return s;
     if (d->head_dim % 16)
-        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; multiples of 16 up to %d are run", key_of(m, key, "ssm.state_size"), d->head_dim, MAX_DELTA_DIM);
+        return plp_fail(err, PLP_E_UNSUPPORTED, "%s is %u; multiples of 16 up to %u are run", key_of(m, key, "ssm.state_size"), d->head_dim,
+                        PLP_MAX_DELTA_DIM);
     if (d->n_v_heads % d->n_k_heads)
         return plp_fail(err, PLP_E_FILE, "%s is %u: that many value heads do not share %u key heads evenly",
                         key_of(m, key, "ssm.time_step_rank"), d->n_v_heads, d->n_k_heads);
@@ -156,7 +157,7 @@ static plp_status read_counts(plp_model *m, plp_error *err)
     for (uint32_t i = 0; i < m->n_layers; i++)
         m->layers[i].attends = m->layers[i].n_kv_heads != 0;
     if ((m->arch->delta_net && (s = read_delta(m, err)) < 0) ||
-        (m->arch->short_conv && (s = count(m, "shortconv.l_cache", 0, MAX_CONV, &m->conv_len, err)) < 0))
+        (m->arch->short_conv && (s = count(m, "shortconv.l_cache", 0, PLP_MAX_CONV, &m->conv_len, err)) < 0))
         return s;
     if (m->arch->short_conv)
         m->conv_width = m->n_embd;
