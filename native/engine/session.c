@@ -321,7 +321,7 @@ plp_status plp_session_sample(plp_session *s, const plp_sampling *p, int32_t *to
     if (!plp_session_logits(s))
         status = plp_fail(err, PLP_E_ARG, s->n_tokens ? "sample: %u tokens are not computed yet" : "sample: the session has no tokens "
                           "yet (%u pending); feed at least one", s->n_tokens - s->n_computed);
-    if (status == PLP_OK && !s->sample_work && !(s->sample_work = plp_alloc(PLP_MEM_SESSION, n_vocab, 8)))
+    if (status == PLP_OK && !s->sample_work && !(s->sample_work = plp_alloc(PLP_MEM_SESSION, n_vocab, PLP_SAMPLE_BYTES)))
         status = plp_fail(err, PLP_E_NOMEM, "sample: no memory for %u candidates", n_vocab);
     if (status == PLP_OK && (!s->rng_seeded || s->seed != p->seed)) {
         plp_rng_seed(&s->rng, p->seed);

@@ -5,11 +5,9 @@
  * before each section between special tokens: detokenize leaves it out at the same places, so that
  * what was tokenized comes back byte for byte.
  */
-#include "text/tables.h"
+#include "text/vocab.h"
 
 #include <string.h>
-
-#include "text/vocab.h"
 
 static plp_status check(const plp_vocab *v, int32_t id, plp_error *err)
 {

@@ -11,7 +11,7 @@
 #define PLP_TEXT_ENCODE_H
 
 #include "text/merge.h"
-#include "text/tables.h"
+#include "text/vocab.h"
 
 /* Where an equal word was met before in this text and which tokens it became. Words repeat, so this
  * saves most merging; an entry is overwritten by the next word with its hash. */

@@ -128,7 +128,7 @@ plp_status plp_log_softmax(const float *logits, uint32_t n_vocab, float *out, pl
 
 typedef struct candidate { float logit; int32_t id; } candidate;
 
-_Static_assert(sizeof(candidate) == 8, "sampler.h promises 8 bytes per token");
+_Static_assert(sizeof(candidate) == PLP_SAMPLE_BYTES, "what sampler.h says");
 
 /* What candidates are ordered by: the logit, or the distance of -ln p from the entropy. */
 typedef struct order { bool typical; double total, entropy; } order;
@@ -315,6 +315,30 @@ static int32_t draw(const candidate *c, uint32_t n, double temperature, plp_rng 
     return c[last].id;                      /* target < sum, so only a rounding can lead here */
 }
 
+/* top-k, typical, top-p, min-p: each sees what the one before has left. */
+static uint32_t filter(candidate *c, uint32_t n, const plp_sampling *p)
+{
+    if (p->top_k > 0 && (uint32_t)p->top_k < n)
+        n = keep_first(&(order){ 0 }, c, n, (uint32_t)p->top_k, INFINITY);
+    if (p->typical_p < 1) {
+        const order o = order_of(c, n, true);
+        n = keep_first(&o, c, n, n, p->typical_p);
+    }
+    if (p->top_p < 1) {
+        const order o = order_of(c, n, false);
+        n = keep_first(&o, c, n, n, p->top_p);
+    }
+    if (p->min_p > 0) {
+        const double max = max_logit(c, n);
+        uint32_t kept = 0;
+        for (uint32_t i = 0; i < n; i++)
+            if (exp_below(c[i].logit - max) >= p->min_p)
+                c[kept++] = c[i];
+        n = kept;
+    }
+    return n;
+}
+
 plp_status plp_sample(const float *logits, uint32_t n_vocab, const int32_t *history, uint32_t n_history,
                       const plp_sampling *p, plp_rng *rng, void *work, int32_t *token, float *logprob, plp_error *err)
 {
@@ -330,29 +354,7 @@ plp_status plp_sample(const float *logits, uint32_t n_vocab, const int32_t *hist
     } else {
         if ((status = collect(logits, n_vocab, history, n_history, p, c, &n, err)))
             return status;
-        if (p->temperature == 0) {
-            chosen = greedy(c, n);
-        } else {
-            if (p->top_k > 0 && (uint32_t)p->top_k < n)
-                n = keep_first(&(order){ 0 }, c, n, (uint32_t)p->top_k, INFINITY);
-            if (p->typical_p < 1) {
-                const order o = order_of(c, n, true);
-                n = keep_first(&o, c, n, n, p->typical_p);
-            }
-            if (p->top_p < 1) {
-                const order o = order_of(c, n, false);
-                n = keep_first(&o, c, n, n, p->top_p);
-            }
-            if (p->min_p > 0) {
-                const double max = max_logit(c, n);
-                uint32_t kept = 0;
-                for (uint32_t i = 0; i < n; i++)
-                    if (exp_below(c[i].logit - max) >= p->min_p)
-                        c[kept++] = c[i];
-                n = kept;
-            }
-            chosen = draw(c, n, p->temperature, rng);
-        }
+        chosen = p->temperature == 0 ? greedy(c, n) : draw(c, filter(c, n, p), p->temperature, rng);
     }
     *token = chosen;
     if (logprob)

@@ -18,7 +18,9 @@ typedef struct plp_rng { uint64_t s[4]; } plp_rng;          /* xoshiro256** */
 void  plp_rng_seed(plp_rng *r, uint64_t seed);              /* splitmix64 expansion */
 float plp_rng_unit(plp_rng *r);                             /* [0, 1), 24 bits */
 
-/* `work` holds n_vocab * 8 bytes (an f32 and an i32 each). `history`: the timeline, oldest first.
+#define PLP_SAMPLE_BYTES 8u         /* of `work`, a token of the vocabulary: an f32 and an i32 */
+
+/* `work` holds n_vocab * PLP_SAMPLE_BYTES. `history`: the timeline, oldest first.
  * *logprob (may be NULL): log softmax of the raw logits at the token chosen. */
 plp_status plp_sample(const float *logits, uint32_t n_vocab, const int32_t *history, uint32_t n_history,
                       const plp_sampling *p, plp_rng *rng, void *work, int32_t *token, float *logprob,

@@ -5,7 +5,7 @@
  * begin at one place the longest counts. They are kept sorted, so that reading a text byte by byte
  * narrows a range of candidates; no automaton is built.
  */
-#include "text/tables.h"
+#include "text/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/vocab.h"
 
 enum { N_SEEN = 4096, SEEN_FROM_BYTES = 1024, SEEN_WORD_BYTES = 64 };
 

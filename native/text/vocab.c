@@ -15,7 +15,6 @@
 #include "base/mem.h"
 #include "base/platform.h"
 #include "format/gguf.h"
-#include "text/tables.h"
 
 #define KEY "tokenizer.ggml."
 
@@ -39,13 +38,6 @@ static void warn(plp_vocab *v, const char *format, ...)
 
 static plp_status no_memory(plp_error *err) { return plp_fail(err, PLP_E_NOMEM, "vocabulary: no memory"); }
 
-static const char *type_name(int32_t type)
-{
-    static const char *const names[] = { "uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "bool",
-                                         "string", "array", "uint64", "int64", "float64" };
-    return type >= 0 && type < 13 ? names[type] : "unknown";
-}
-
 static bool is_integer(int32_t type)
 {
     return (type >= PLP_META_U8 && type <= PLP_META_I32) || type == PLP_META_U64 || type == PLP_META_I64;
@@ -67,9 +59,9 @@ static plp_status find_array(const plp_file *f, const char *key, bool (*fits)(in
     if ((status = plp_file_meta(f, (uint64_t)*index, &meta, err)))
         return status;
     if (meta.type != PLP_META_ARRAY)
-        return plp_fail(err, PLP_E_FILE, "%s is a single %s; expected an array of %s", key, type_name(meta.type), expected);
+        return plp_fail(err, PLP_E_FILE, "%s is a single %s; expected an array of %s", key, plp_meta_type_name(meta.type), expected);
     if (!fits(meta.elem_type))
-        return plp_fail(err, PLP_E_FILE, "%s is an array of %s; expected %s", key, type_name(meta.elem_type), expected);
+        return plp_fail(err, PLP_E_FILE, "%s is an array of %s; expected %s", key, plp_meta_type_name(meta.elem_type), expected);
     if (n && meta.n != n)
         return plp_fail(err, PLP_E_FILE, "%s has %llu entries, and the vocabulary has %llu tokens", key,
                         (unsigned long long)meta.n, (unsigned long long)n);
@@ -100,17 +92,6 @@ static plp_status read_kinds(plp_vocab *v, const plp_file *f, plp_error *err)
     return PLP_OK;
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* The byte of "<0xNN>", or -1. */
-static int byte_piece(const char *s, size_t n)
-{
-    return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>' && hex(s[3]) >= 0 && hex(s[4]) >= 0 ? hex(s[3]) << 4 | hex(s[4]) : -1;
-}
-
 /* The bytes a token stands for, into out (n bytes); sets PLP_ID_LITERAL where the spelling itself is the text. */
 static size_t decode(plp_vocab *v, uint32_t id, const char *s, size_t n, char *out)
 {
@@ -126,7 +107,7 @@ static size_t decode(plp_vocab *v, uint32_t id, const char *s, size_t n, char *o
                 return m;
         }
     } else if (!spelled) {
-        if ((byte = byte_piece(s, n)) >= 0 && (kind == PLP_TOKEN_BYTE || v->model == PLP_VOCAB_RAW_BPE)) {
+        if ((byte = plp_byte_piece(s, n)) >= 0 && (kind == PLP_TOKEN_BYTE || v->model == PLP_VOCAB_RAW_BPE)) {
             v->kind[id] = PLP_TOKEN_BYTE;
             out[0] = (char)byte;
             return 1;
@@ -323,7 +304,7 @@ static plp_status read_id(plp_vocab *v, const plp_file *f, const char *key, int3
     if ((status = plp_file_meta(f, (uint64_t)index, &meta, err)))
         return status;
     if (!is_integer(meta.type))
-        return plp_fail(err, PLP_E_FILE, "%s is a %s; expected uint32", key, type_name(meta.type));
+        return plp_fail(err, PLP_E_FILE, "%s is a %s; expected uint32", key, plp_meta_type_name(meta.type));
     if ((status = plp_file_i64(f, (uint64_t)index, 0, &id, err)))
         return status;
     if (id >= 0 && id < v->n_tokens)

@@ -1,10 +1,9 @@
-/* text/tables.c - finding tokens by their text; the public look-ups. See tables.h. */
-#include "text/tables.h"
+/* text/lookup.c - finding tokens by their text, what spellings stand for, and the public look-ups */
+#include "text/vocab.h"
 
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/vocab.h"
 
 uint64_t plp_text_hash(uint64_t seed, const void *data, size_t n)
 {
@@ -101,6 +100,16 @@ void plp_spaces_decode(const char *s, size_t n, char *out, size_t *n_out)
     *n_out = m;
 }
 
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int plp_byte_piece(const char *s, size_t n)
+{
+    return n == 6 && !memcmp(s, "<0x", 3) && s[5] == '>' && hex(s[3]) >= 0 && hex(s[4]) >= 0 ? hex(s[3]) << 4 | hex(s[4]) : -1;
+}
+
 /* ---- public look-ups ------------------------------------------------------------------------ */
 
 void plp_vocab_get_info(const plp_vocab *v, plp_vocab_info *out) { *out = v->info; }
@@ -129,13 +138,9 @@ bool plp_token_strips_before(const plp_vocab *v, int32_t id)
     return is_id(v, id) && v->flags && v->flags[id] & PLP_ID_STRIPS_BEFORE;
 }
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 int32_t plp_token_find(const plp_vocab *v, const char *spelling, size_t n)
 {
+    const int byte = v->model == PLP_VOCAB_BPE ? -1 : plp_byte_piece(spelling, n);
     char small[128], *text = small;
     size_t m;
     int32_t id;
@@ -144,9 +149,8 @@ int32_t plp_token_find(const plp_vocab *v, const char *spelling, size_t n)
         return -1;
     if ((id = plp_index_find(v, &v->literals, spelling, n)) >= 0)
         return id;
-    if (v->model != PLP_VOCAB_BPE && n == 6 && !memcmp(spelling, "<0x", 3) && spelling[5] == '>'
-        && hex(spelling[3]) >= 0 && hex(spelling[4]) >= 0)
-        return v->bytes[hex(spelling[3]) << 4 | hex(spelling[4])];
+    if (byte >= 0)
+        return v->bytes[byte];
 
     if (n > sizeof small && !(text = plp_alloc(PLP_MEM_TEXT, n, 1)))
         return -1;
