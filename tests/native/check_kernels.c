@@ -8,6 +8,7 @@
  * on its neighbours (GEMM against GEMV), on how blocks are cut, or on what lies in slots not yet filled.
  */
 #include "kernel_inputs.h"
+#include "weight_blocks.h"
 
 /* ---- weights ------------------------------------------------------------------------------ */
 
@@ -19,28 +20,17 @@ static const quant quants[] = {
 };
 enum { N_QUANTS = sizeof quants / sizeof quants[0] };
 
-static void put_half(uint8_t *p, float f)
-{
-    const uint16_t h = plp_f32_to_f16(f);
-    memcpy(p, &h, 2);
-}
-
 /* Blocks of random bytes whose scales are finite; `huge` ones near the format's limits, some of `sparse` 0. */
 static void random_block(const quant *q, int kind, uint32_t i, uint8_t *p)
 {
     const float size = kind == 1 ? 60000.0f : kind == 2 ? 1e-7f : kind == 3 && i % 3 == 0 ? 0.0f : 0.01f;
     const float d = check_uniform() * size, m = check_uniform() * size, f = value(kind, i);
     for (uint32_t j = 0; j < q->bytes; j++) p[j] = (uint8_t)check_random();
+    if (put_scales(q->type, p, d, m)) return;
     switch (q->type) {
     case PLP_TYPE_F32:  memcpy(p, &f, 4); break;
     case PLP_TYPE_BF16: memcpy(p, (const char *)&f + 2, 2); break;
-    case PLP_TYPE_Q6_K: put_half(p + 208, d); break;
-    case PLP_TYPE_Q3_K: put_half(p + 108, d); break;
-    case PLP_TYPE_Q2_K: put_half(p + 80, d); put_half(p + 82, m); break;
-    case PLP_TYPE_F16: case PLP_TYPE_Q4_0: case PLP_TYPE_Q5_0: case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL: case PLP_TYPE_IQ4_XS:
-        put_half(p, d);
-        break;
-    case PLP_TYPE_Q4_1: case PLP_TYPE_Q5_1: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: put_half(p, d); put_half(p + 2, m); break;
+    case PLP_TYPE_F16:  put_half(p, d); break;
     case PLP_TYPE_MXFP4: p[0] = (uint8_t)(kind == 1 ? 140 + i % 4 : kind == 2 ? i % 5 : 118 + i % 4); break;
     default:
         for (bool sane = false; !sane; ) {      /* scales lie anywhere: draw until no value is wild */

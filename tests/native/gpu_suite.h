@@ -9,6 +9,7 @@
 #define GPU_SUITE_H
 
 #include "check.h"
+#include "weight_blocks.h"
 
 #include "backend/emu/emu.h"
 #include "backend/gpu/device.h"
@@ -217,27 +218,21 @@ static void check_elements(suite *s)
 
 /* ---- products ---- */
 
-static void put_half(uint8_t *p, float f) { const uint16_t h = plp_f32_to_f16(f); memcpy(p, &h, 2); }
-
 /* Random bytes with sane scales. */
 static void random_block(const plp_type_info *t, uint8_t *p)
 {
     const float d = check_uniform() * 0.05f, m = check_uniform() * 0.1f, f = check_uniform();
+    const bool wide = t->id == PLP_TYPE_Q3_K || t->id == PLP_TYPE_Q6_K || t->id == PLP_TYPE_IQ4_XS;     /* scales of up to 127 below the block's */
     float values[256];
     bool sane = false;
     while (!sane) {
         for (uint32_t j = 0; j < t->block_bytes; j++)
             p[j] = (uint8_t)check_random();
+        put_scales(t->id, p, wide ? d * 0.05f : d, m);
         switch (t->id) {
         case PLP_TYPE_F32:  memcpy(p, &f, 4); break;
         case PLP_TYPE_BF16: memcpy(p, (const char *)&f + 2, 2); break;
-        case PLP_TYPE_Q6_K: put_half(p + 208, d * 0.1f); break;
-        case PLP_TYPE_Q3_K: put_half(p + 108, d * 0.1f); break;
-        case PLP_TYPE_Q2_K: put_half(p + 80, d), put_half(p + 82, m); break;
-        case PLP_TYPE_F16: put_half(p, f); break;
-        case PLP_TYPE_Q4_0: case PLP_TYPE_Q5_0: case PLP_TYPE_Q8_0: case PLP_TYPE_IQ4_NL: put_half(p, d); break;
-        case PLP_TYPE_IQ4_XS: put_half(p, d * 0.05f); break;
-        case PLP_TYPE_Q4_1: case PLP_TYPE_Q5_1: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: put_half(p, d), put_half(p + 2, m); break;
+        case PLP_TYPE_F16:  put_half(p, f); break;
         case PLP_TYPE_MXFP4: p[0] = (uint8_t)(p[0] % 8 ? 116 + p[0] % 8 : p[0] / 128); break;
         }
         t->dequantize(p, values, t->block_len);
