@@ -281,7 +281,9 @@ class Model:
         tokens: list[int] = []
         text, ids = "", []
         given = self._calls.variables(variables)
-        parts = self._rendered(self._calls.placed(self._thinking.shaped(shaped(messages, self.template)), given), given)
+        history = shaped(messages, self.template)               # as templates expect messages, then
+        history = self._thinking.shaped(history)                # with reasoning and tools where this one looks for them
+        parts = self._rendered(self._calls.placed(history, given), given)
         vocab = self.vocab
         for part, following in zip(parts, [*parts[1:], None]):
             if isinstance(part, int):
@@ -349,9 +351,9 @@ class Model:
 
         If the stored prefix that it refers to is gone, its beginning is computed anew, with a warning.
         """
-        from .session import resume
+        from . import saved
 
-        return resume(self, path)
+        return saved.resume(self, path)
 
     def prefix(self, *, system: str | None = None, tools: Sequence[Any] | None = None, messages: Sequence[dict] = (),
                text: str | bytes | Sequence[int] | None = None, template: Mapping | None = None, name: str | None = None,

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ._native import Gate, Handle, call, ffi, lib, path_bytes
-from .errors import Busy, Cancelled, Closed, ContextFull, FileAccessError, InvalidArgument, ModelFileError, NumericError
+from ._native import Gate, Handle, call, ffi, lib
+from .errors import Busy, Cancelled, Closed, ContextFull, InvalidArgument, NumericError
 from .memory import SessionMemory
 from .reasoning import SWITCHES
 from .sampling import Sampling
@@ -164,7 +163,7 @@ class Session:
             self._settle()
             n_done, n_pending = ffi.new("uint32_t *", 1), ffi.new("uint32_t *", 1)
             row = 0
-            with self._working() as work:
+            with _Work(self) as work:
                 while n_pending[0] and n_done[0] and row < len(out):
                     work.check()
                     rows = ffi.cast("float *", out[row:].ctypes.data)
@@ -474,46 +473,11 @@ class Session:
         A reader sees the old file or the whole new one. The file is a program's own data: it is checked for
         damage when it is read, not for forgery.
         """
-        from .kvfile import pack
+        from . import saved
 
         with self._gate:
             self._settle()
-            note = pack({"messages": self.messages, "template": self.template, "known": self._known, "unfinished": self._unfinished,
-                         "splitter": self._splitter.state if self._splitter else None, "when_full": self._when_full})
-            call(lib.plp_session_set_note, self.pointer, note, len(note))
-            prefix = self.prefix
-            begins = prefix is not None and prefix.path is not None and prefix.path.exists() and self._begins_with(prefix.tokens)
-            reference = path_bytes(os.path.abspath(prefix.path)) if begins else ffi.NULL
-            try:
-                call(lib.plp_session_save, self.pointer, path_bytes(path), reference)
-            except ModelFileError:              # the prefix was damaged or replaced meanwhile: the file holds everything then
-                call(lib.plp_session_save, self.pointer, path_bytes(path), ffi.NULL)
-            finally:
-                call(lib.plp_session_set_note, self.pointer, ffi.NULL, 0)
-
-    def _begins_with(self, tokens: Sequence[int]) -> bool:
-        return self.n_computed >= len(tokens) and self.tokens[:len(tokens)] == list(tokens)
-
-    def _restore(self, note: Mapping) -> None:
-        """What `save` noted. A file is anybody's, so everything has its type checked."""
-        messages, template, known = note.get("messages", []), note.get("template", {}), note.get("known", {})
-        unfinished, splitter, policy = note.get("unfinished"), note.get("splitter"), note.get("when_full", "stop")
-
-        def ids(value) -> bool:
-            return isinstance(value, list) and all(type(i) is int and 0 <= i < self.model.info.n_vocab for i in value)
-
-        sound = isinstance(messages, list) and all(isinstance(m, dict) for m in messages) and isinstance(template, dict) \
-            and isinstance(known, dict) and all(map(ids, known.values())) and policy in ("stop", "shift") \
-            and (unfinished is None or (isinstance(unfinished, list) and len(unfinished) == 2
-                                        and isinstance(unfinished[0], str) and ids(unfinished[1]))) \
-            and (splitter is None or (isinstance(splitter, list) and len(splitter) == 4 and all(isinstance(s, str) for s in splitter[:3])
-                                      and isinstance(splitter[3], str | None)))
-        if not sound:
-            raise ModelFileError("the file's note is not that of a conversation")
-        self.messages, self.template, self._known, self._when_full = messages, template, known, policy
-        self._unfinished = tuple(unfinished) if unfinished is not None else None
-        thinking, calls = self.model._thinking, self.model._calls
-        self._splitter = thinking.restored(splitter, calls.form(thinking.form, template)) if splitter else None
+            saved.save(self, path)
 
     # ---- inside
 
@@ -534,15 +498,12 @@ class Session:
 
     def _steps(self) -> Iterator[int]:
         """Compute what is pending; yields what is left after each chunk."""
-        with self._working() as work:
+        with _Work(self) as work:
             n_pending = ffi.new("uint32_t *", 1)
             while n_pending[0]:
                 work.check()
                 call(lib.plp_session_step, self.pointer, n_pending)
                 yield n_pending[0]
-
-    def _working(self) -> "_Work":
-        return _Work(self)
 
     def _draw(self, native) -> tuple[int, float]:
         token, logprob = ffi.new("int32_t *"), ffi.new("float *")
@@ -596,43 +557,6 @@ class Session:
         self._unfinished = (text, tokens) if answer.finish not in ("stop", "tool_calls") else None
         if vocab.detokenize_bytes(ids, control=True) == answer.raw.encode():
             self._known[text] = tokens
-
-
-def resume(model: "Model", path: str | os.PathLike) -> Session:
-    """See `Model.resume`."""
-    from .kvfile import look, unpack
-
-    out = ffi.new("plp_session **")
-    try:
-        call(lib.plp_session_resume, out, model.pointer, path_bytes(path))
-    except (ModelFileError, FileAccessError) as problem:
-        return _recomputed(model, look(path), problem)
-    session = Session(model, out[0], [])
-    n = ffi.new("size_t *")
-    note = lib.plp_session_note(session.pointer, n)
-    try:
-        session._restore(unpack(bytes(ffi.buffer(note, n[0])) if n[0] else b""))
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def _recomputed(model: "Model", file, problem: Exception) -> Session:
-    """A sound file of this model whose stored prefix is not what it was: its tokens still say everything."""
-    from .prefix import fingerprint
-
-    if file.kind != "session" or not file.reference or file.fingerprint != fingerprint(model):
-        raise problem
-    warnings.warn(f"the conversation's beginning will be computed anew: {problem}", RuntimeWarning, stacklevel=4)
-    session = model.session()
-    try:
-        session._restore(file.note)
-        session.sync(file.tokens)
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 def _check_count(max_tokens: int | None) -> None:
