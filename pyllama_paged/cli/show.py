@@ -172,10 +172,19 @@ def _print_table(title: str, rows) -> None:
     looks.grid(out, rows, (None, "dim"))
 
 
+def _known_devices() -> list[dict]:
+    """What --device takes besides auto, and why some of it is not there."""
+    device, found = ffi.new("plp_device *"), []
+    while lib.plp_device_info(len(found), device, ffi.NULL) == lib.PLP_OK:
+        found.append({"name": text_of(device.name), "there": device.is_there, "what": text_of(device.what)})
+    return found
+
+
 def devices(args) -> int:
     machine = ffi.new("plp_machine *")
     call(lib.plp_machine_info, machine)
-    facts = {"device": "cpu", "tier": text_of(machine.tier), "features": text_of(machine.features).split(),
+    known = _known_devices()
+    facts = {"device": "cpu", "devices": known, "tier": text_of(machine.tier), "features": text_of(machine.features).split(),
              "threads": machine.n_threads, "threads_reason": text_of(machine.threads_reason),
              "memory": machine.memory_bytes, "cpus": os.cpu_count(),
              "forced": os.environ.get("PLP_CPU")}
@@ -185,5 +194,6 @@ def devices(args) -> int:
     rows = [("device", "cpu"), ("kernels", facts["tier"] + (f" (forced by PLP_CPU={facts['forced']})" if facts["forced"] else "")),
             ("features", " ".join(facts["features"])), ("threads", f"{facts['threads']}: {facts['threads_reason']}"),
             ("memory", looks.size(facts["memory"]))]
+    rows += [(d["name"], d["what"] if d["there"] else f"not there: {d['what']}") for d in known if d["name"] != "cpu"]
     looks.grid(looks.console(), rows)
     return 0

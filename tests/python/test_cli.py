@@ -3,6 +3,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -270,6 +272,18 @@ def test_devices(command):
     forced = command("devices", env={"PLP_CPU": "ref"})
     assert "ref" in forced.stdout
     one_sentence(command("devices", env={"PLP_CPU": "abacus"}), "abacus")
+
+    names = [device["name"] for device in out["devices"]]
+    assert names == ["cpu", "cuda", "metal", "emu"] and out["devices"][0]["there"]
+    for device in out["devices"]:
+        assert device["what"]                   # or why it is not there
+        if not device["there"]:
+            assert f"not there: {device['what']}" in forced.stdout
+
+
+def test_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "pyllama_paged", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("pyllama-paged ")
 
 
 # ---- looks
