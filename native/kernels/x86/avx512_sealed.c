@@ -7,15 +7,8 @@
  * stage of one is a chain of dependent steps, maxima and sums of four cost as much as those of one, and the tile's
  * rows are loaded once for all.
  */
-#include "kernels/sealed.h"
 #include "kernels/x86/avx512.h"
-
-enum { LEN = PLP_SEALED_LEN, MAX_DIM = PLP_MAX_HEAD_DIM, GROUP = 4 };
-
-/* Queries i .. i + n, n <= GROUP, and what they see of the block; NULL: all of it. */
-typedef struct group { uint32_t i; const uint32_t *lo, *hi; } group;
-
-INLINE bool is_live(const group *g, int j) { return !g->lo || g->lo[j] < g->hi[j]; }
+#include "kernels/x86/sealed_group.h"
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
@@ -154,19 +147,6 @@ INLINE void attend_q8(const int n, plp_attn *a, const group *g, const plp_q8_til
         }
     }
     fetch(next, dim * 32, plp_q8_bytes((uint32_t)dim));
-}
-
-/* The next queries, up to GROUP of them. */
-INLINE group next_group(const plp_attn *a, plp_seen seen, uint32_t i, uint32_t *n)
-{
-    *n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
-    return (group){ i, seen.lo ? seen.lo + i : NULL, seen.hi ? seen.hi + i : NULL };
-}
-INLINE bool is_blind(const group *g, uint32_t n)
-{
-    for (uint32_t j = 0; j < n; j++)
-        if (is_live(g, (int)j)) return false;
-    return true;
 }
 
 static void attn_q8(plp_attn *a, const void *tile, uint32_t block_len, plp_seen seen, const void *next)
