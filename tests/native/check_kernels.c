@@ -228,6 +228,39 @@ static void check_product_slices(void)
             }
 }
 
+/* Sums of bytes are added in 16 bits wherever a type's largest values leave room for it: each at its largest, all of one sign. */
+static void check_largest_products(void)
+{
+    enum { ROWS = 17, LEN = 768 };
+    static const uint8_t fills[] = { 0x00, 0xff, 0x7f, 0x80, 0x0f, 0xf0 };
+    static const uint32_t counts[] = { 1, 4, 7, 64 };
+    for (uint32_t tier = 1; tier < plp_kernels_count(); tier++)
+        for (int i = 0; i < N_QUANTS; i++)
+            for (unsigned f = 0; f < sizeof fills && quants[i].form != PLP_FORM_FLT; f++) {
+                const plp_kernels *k = plp_kernels_at(tier);
+                const quant *q = &quants[i];
+                size_t bytes;
+                uint8_t *data = random_rows(q, LEN, ROWS, 0, &bytes);
+                memset(data, fills[f], bytes);
+                for (uint8_t *p = data; p < data + bytes; p += q->bytes)
+                    if (!put_scales(q->type, p, 0.5f, 0.25f)) *p = 120;     /* an exponent */
+                const plp_rows w = { data, bytes / ROWS, q->type, LEN };
+                for (unsigned c = 0; c < sizeof counts / sizeof *counts; c++) {
+                    const uint32_t n = counts[c];
+                    float *x = guarded_floats((size_t)n * LEN, 0), *want = guarded_floats(n * ROWS, 0), *got = guarded_floats(n * ROWS, 0);
+                    for (uint32_t j = 0; j < n * LEN; j++) x[j] = (j / LEN + f) % 3 == 0 || ((j / LEN + f) % 3 == 1 && j % 2) ? -1 : 1;
+                    product(ref(), &w, 0, ROWS, x, LEN, n, want, ROWS, false);
+                    product(k, &w, 0, ROWS, x, LEN, n, got, ROWS, false);
+                    const long at = differs(got, want, (size_t)n * ROWS);
+                    CHECK(at < 0, "%s %s of bytes %02x, n=%u: y[%ld] is %a, ref %a", k->tier, q->name, fills[f], n, at, got[at], want[at]);
+                    unguard_floats(x, (size_t)n * LEN);
+                    unguard_floats(want, n * ROWS);
+                    unguard_floats(got, n * ROWS);
+                }
+                unguard(data, bytes);
+            }
+}
+
 /* ---- one vector at a time ----------------------------------------------------------------- */
 
 static const uint32_t lengths[] = { 1, 2, 15, 16, 17, 31, 32, 48, 100, 576, 2048 };
@@ -589,5 +622,6 @@ int main(void)
     RUN(check_every_kernel);
     RUN(check_products_ignore_neighbours);
     RUN(check_product_slices);
+    RUN(check_largest_products);
     return check_done();
 }

@@ -64,6 +64,42 @@ INLINE __m256i two_128(const void *low, const void *high) { return _mm256_set_m1
 INLINE __m256 bytes_ps(const void *p)        { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 INLINE __m256 signed_bytes_ps(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 
+/* Eight halves, `stride` apart: by inserts, since a register read from stored halves would wait for all of them. */
+INLINE __m256 eight_halves(const uint8_t *p, size_t stride)
+{
+    __m128i h = _mm_cvtsi32_si128(load_u16(p));
+    h = _mm_insert_epi16(h, load_u16(p + stride), 1);
+    h = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
+    h = _mm_insert_epi16(h, load_u16(p + 3 * stride), 3);
+    h = _mm_insert_epi16(h, load_u16(p + 4 * stride), 4);
+    h = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
+    h = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
+    return _mm256_cvtph_ps(_mm_insert_epi16(h, load_u16(p + 7 * stride), 7));
+}
+
+/* Pairs of halves of eight blocks, `stride` apart: the first ones, the second ones. */
+INLINE __m128i four_pairs(const uint8_t *p, size_t stride)
+{
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m128i v = _mm_cvtsi32_si128((int)load_u32(p));
+    v = _mm_insert_epi32(v, (int)load_u32(p + stride), 1);
+    v = _mm_insert_epi32(v, (int)load_u32(p + 2 * stride), 2);
+    v = _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
+    return _mm_shuffle_epi8(v, apart);
+}
+INLINE pair eight_pairs(const uint8_t *p, size_t stride)
+{
+    const __m128i a = four_pairs(p, stride), b = four_pairs(p + 4 * stride, stride);
+    return (pair){ _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b)), _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b)) };
+}
+
+/* d times signed bytes of which a block has two, of eight blocks: the first ones, the second ones. */
+INLINE pair two_scales(float d, __m128i sc)
+{
+    const __m256i first = _mm256_cvtepi16_epi32(_mm_srai_epi16(_mm_slli_epi16(sc, 8), 8)), second = _mm256_cvtepi16_epi32(_mm_srai_epi16(sc, 8));
+    return (pair){ _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(first)), _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(second)) };
+}
+
 /* ---- weights as the tier stores them -------------------------------------------------------- */
 
 /* What is added to make them unsigned; 0: they are, or they stay signed bytes. */
@@ -147,6 +183,32 @@ INLINE float fold16(pair v)
     const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* Of four registers at once. */
+
+INLINE __m128 lower_ps(__m256 v)      { return _mm256_castps256_ps128(v); }
+INLINE __m128 upper_ps(__m256 v)      { return _mm256_extractf128_ps(v, 1); }
+
+/* Lane i: the largest of v[i]. */
+INLINE __m128 most4(const __m256 v[4])
+{
+    __m128 a = _mm_max_ps(lower_ps(v[0]), upper_ps(v[0])), b = _mm_max_ps(lower_ps(v[1]), upper_ps(v[1]));
+    __m128 c = _mm_max_ps(lower_ps(v[2]), upper_ps(v[2])), d = _mm_max_ps(lower_ps(v[3]), upper_ps(v[3]));
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    return _mm_max_ps(_mm_max_ps(a, b), _mm_max_ps(c, d));
+}
+
+/* Lane i: fold16 of v[i]. */
+INLINE __m128 fold4(const pair v[4])
+{
+    __m128 four[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const __m256 eight = _mm256_add_ps(v[i].a, v[i].b);
+        four[i] = _mm_add_ps(lower_ps(eight), upper_ps(eight));
+    }
+    _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
+    return _mm_add_ps(_mm_add_ps(four[0], four[2]), _mm_add_ps(four[1], four[3]));
 }
 
 INLINE float max8(__m256 a)
@@ -243,25 +305,45 @@ INLINE __m256 cap8(__m256 v, float cap)
     return cap > 0 ? _mm256_mul_ps(splat(cap), tanh8(_mm256_div_ps(v, splat(cap)))) : v;
 }
 
-/* Scores of one query for 16 tokens, of which it sees [lo, hi) -> probabilities relative to its maximum, which may
- * rise; s and acc follow. */
-INLINE pair soften(plp_attn *a, uint32_t i, pair score, uint32_t lo, uint32_t hi)
+/* Scores of n <= 4 queries from i on for 16 tokens, of which query g sees [lo[g], hi[g]), NULL: all -> probabilities relative to
+ * each one's maximum, which may rise; s and acc follow. A query that sees nothing gets zeros and keeps its state. Side by side: a
+ * query alone is a chain of steps that wait for one another. */
+INLINE void soften(const int n, plp_attn *a, uint32_t i, pair p[4], const uint32_t *lo, const uint32_t *hi)
 {
     const __m256 unseen = splat(-__builtin_inff());
-    score.a = _mm256_blendv_ps(unseen, cap8(score.a, a->softcap), lanes_within(lo, hi, 0));
-    score.b = _mm256_blendv_ps(unseen, cap8(score.b, a->softcap), lanes_within(lo, hi, 8));
-    const float top = max8(_mm256_max_ps(score.a, score.b));
-    if (top > a->m[i]) {
-        const float c = plp_exp(a->m[i] - top);
-        float *acc = a->acc + (size_t)i * a->head_dim;
-        a->m[i] = top;
-        a->s[i] *= c;
-        for (uint32_t d = 0; d < a->head_dim; d += 8) _mm256_storeu_ps(acc + d, _mm256_mul_ps(_mm256_loadu_ps(acc + d), splat(c)));
+    __m256 most[4];
+    float top[4], sum[4];
+    UNROLL for (int g = 0; g < 4; g++) {
+        most[g] = unseen;
+        if (g >= n) continue;
+        p[g] = (pair){ cap8(p[g].a, a->softcap), cap8(p[g].b, a->softcap) };
+        if (lo) {
+            p[g].a = _mm256_blendv_ps(unseen, p[g].a, lanes_within(lo[g], hi[g], 0));
+            p[g].b = _mm256_blendv_ps(unseen, p[g].b, lanes_within(lo[g], hi[g], 8));
+        }
+        most[g] = _mm256_max_ps(p[g].a, p[g].b);
     }
-    const __m256 m = splat(a->m[i]);
-    const pair e = { exp8(_mm256_sub_ps(score.a, m)), exp8(_mm256_sub_ps(score.b, m)) };
-    a->s[i] = a->s[i] + fold16(e);
-    return e;
+    _mm_storeu_ps(top, most4(most));
+    for (int g = 0; g < n; g++)
+        if (top[g] > a->m[i + g]) {
+            const float c = plp_exp(a->m[i + g] - top[g]);
+            float *acc = a->acc + (size_t)(i + g) * a->head_dim;
+            a->m[i + g] = top[g];
+            a->s[i + g] *= c;
+            for (uint32_t d = 0; d < a->head_dim; d += 8) _mm256_storeu_ps(acc + d, _mm256_mul_ps(_mm256_loadu_ps(acc + d), splat(c)));
+        }
+    UNROLL for (int g = 0; g < 4; g++) {
+        if (g >= n) {
+            p[g] = (pair){ _mm256_setzero_ps(), _mm256_setzero_ps() };
+            continue;
+        }
+        const __m256 m = splat(a->m[i + g]);
+        p[g] = (pair){ exp8(_mm256_sub_ps(p[g].a, m)), exp8(_mm256_sub_ps(p[g].b, m)) };
+    }
+    _mm_storeu_ps(sum, fold4(p));
+    for (int g = 0; g < n; g++)
+        if (!lo || lo[g] < hi[g]) a->s[i + g] += sum[g];
+        else                      p[g] = (pair){ _mm256_setzero_ps(), _mm256_setzero_ps() };
 }
 
 #endif

@@ -20,14 +20,14 @@ INLINE __m256i widen(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(
 typedef __m256i dots[GROUPS][TILE_TOKENS];
 
 /* Dots over columns c0..c1, of which `n` are added before they are widened. */
-INLINE void unsigned_dots(const int groups, const int n, const uint8_t *w, const x_tile *x, const int c0, const int c1, dots dot)
+INLINE void unsigned_dots(const int groups, const int wide, const int n, const uint8_t *w, const x_tile *x, const int c0, const int c1, dots dot)
 {
     UNROLL for (int first = c0; first < c1; first += n) {
         dots sum;
         UNROLL for (int c = first; c < first + n; c++) {
             __m256i wc[GROUPS];
             load_column(groups, w, c, wc);
-            UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
+            UNROLL for (int t = 0; t < wide; t++) {
                 const __m256i q = x_at(x, c, t);
                 UNROLL for (int g = 0; g < groups; g++) {
                     const __m256i v = _mm256_maddubs_epi16(wc[g], q);
@@ -37,7 +37,7 @@ INLINE void unsigned_dots(const int groups, const int n, const uint8_t *w, const
             }
         }
         UNROLL for (int g = 0; g < groups; g++)
-            UNROLL for (int t = 0; t < TILE_TOKENS; t++)
+            UNROLL for (int t = 0; t < wide; t++)
                 dot[g][t] = first == c0 ? widen(sum[g][t]) : _mm256_add_epi32(dot[g][t], widen(sum[g][t]));
     }
 }
@@ -55,12 +55,12 @@ INLINE void words_of(const x_tile *x, words *o)
     IN_MEMORY(*o);
 }
 
-INLINE void signed_dots(const int groups, const uint8_t *w, const words *x, dots dot)
+INLINE void signed_dots(const int groups, const int wide, const uint8_t *w, const words *x, dots dot)
 {
     UNROLL for (int c = 0; c < 16; c++) {
         __m256i wc[GROUPS];
         load_column(groups, w, c, wc);
-        UNROLL for (int t = 0; t < TILE_TOKENS; t++) {
+        UNROLL for (int t = 0; t < wide; t++) {
             const __m256i q = _mm256_set1_epi32(x->of[c][t]);
             UNROLL for (int g = 0; g < groups; g++) {
                 const __m256i v = _mm256_madd_epi16(wc[g], q);
@@ -71,9 +71,9 @@ INLINE void signed_dots(const int groups, const uint8_t *w, const words *x, dots
     }
 }
 
-/* n: columns that fit in 16 bits; 0: signed weights. */
-INLINE void tile(const int form, const int n, const int groups, const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens,
-                 int shift, const sums *io)
+/* n: columns that fit in 16 bits; 0: signed weights. The first `wide` tokens are multiplied. */
+INLINE void tile(const int form, const int n, const int groups, const int wide, const panel *p, uint32_t n_blocks, const x_tile *x,
+                 uint32_t tokens, int shift, const sums *io, ahead *next)
 {
     const bool too_large = n > 0 && (form == PLP_FORM_SYM || form == PLP_FORM_SUB);
     const uint8_t *w = p->w;
@@ -87,13 +87,14 @@ INLINE void tile(const int form, const int n, const int groups, const panel *p, 
         half_sums half;
         starts start;
         const char *soon = (const char *)(x + (n ? 4 : n_blocks));
+        fetch_step(next);
         UNROLL for (int line = 0; line < 3; line++) __builtin_prefetch(soon + 64 * line);
         if (too_large) start = starts_of(form, x, shift);
         if (form == PLP_FORM_MN2) half = half_sums_of(x);
-        if (n == 0) signed_dots(groups, w, q + b, dot);
-        else        unsigned_dots(groups, n, w, x, 0, form == PLP_FORM_SUB ? 4 : 8, dot);
-        if (form == PLP_FORM_SUB) unsigned_dots(groups, n, w, x, 4, 8, second);
-        UNROLL for (int t = 0; t < TILE_TOKENS; t++)
+        if (n == 0) signed_dots(groups, wide, w, q + b, dot);
+        else        unsigned_dots(groups, wide, n, w, x, 0, form == PLP_FORM_SUB ? 4 : 8, dot);
+        if (form == PLP_FORM_SUB) unsigned_dots(groups, wide, n, w, x, 4, 8, second);
+        UNROLL for (int t = 0; t < wide; t++)
             UNROLL for (int g = 0; g < groups; g++)
                 add_term(form, &acc, p, b, 8 * g, x, t, too_large ? &start : NULL, &half, dot[g][t], second[g][t]);
     }
@@ -102,9 +103,12 @@ INLINE void tile(const int form, const int n, const int groups, const panel *p, 
 
 #define TILE(form, n, groups)                                                                                                 \
     static __attribute__((noinline)) void tile_##form##_##n##_##groups(const panel *p, uint32_t n_blocks, const x_tile *x,    \
-                                                                       uint32_t tokens, int shift, const sums *io)            \
-    { tile(PLP_FORM_##form, n, groups, p, n_blocks, x, tokens, shift, io); }
-#define TILES(form, n) TILE(form, n, 1) TILE(form, n, 2) \
+                                                                       uint32_t tokens, int shift, const sums *io, ahead *next) \
+    {                                                                                                                         \
+        if (tokens > 2) tile(PLP_FORM_##form, n, groups, TILE_TOKENS, p, n_blocks, x, tokens, shift, io, next);               \
+        else            tile(PLP_FORM_##form, n, groups, 2, p, n_blocks, x, tokens, shift, io, next);                         \
+    }
+#define TILES(form, n) TILE(form, n, 1) TILE(form, n, 2)                                                                      \
     static tile_fn *const tiles_##form##_##n[GROUPS] = { tile_##form##_##n##_1, tile_##form##_##n##_2 };
 TILES(SYM, 8) TILES(MIN, 8) TILES(SYM, 4) TILES(MIN, 4) TILES(SYM, 0) TILES(SUB, 4) TILES(SUB, 2) TILES(MN2, 2)
 

@@ -156,8 +156,8 @@ void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void
                 if (left >= 16) f.unpack(p + s * 16 * stride, stride, len, o);
                 else f.unpack(stage_rows(p + s * 16 * stride, stride, left, chunk_bytes, z->stage), chunk_bytes, len, o);
             }
-            ahead next = { p + chunk_bytes, stride, n_rows, (uint32_t)(chunk_bytes / 64) + 2, 0 };
-            if (last) next.p = data + (size_t)(r + step) * stride, next.n_rows = step;
+            ahead next = last ? ahead_of(data + (size_t)(r + step) * stride, stride, step, chunk_bytes, n_tiles)
+                              : ahead_of(p + chunk_bytes, stride, n_rows, chunk_bytes, n_tiles);
 
             for (uint32_t t = 0; t < n_tiles; t++) {
                 const uint32_t tokens = n - t * TILE_TOKENS < TILE_TOKENS ? n - t * TILE_TOKENS : TILE_TOKENS;
@@ -169,7 +169,7 @@ void plp_avx512_panel(const plp_rows *rows, uint32_t r0, uint32_t r1, const void
                     io.add = add;
                     io.mask = lanes_below(n_rows - (sets - 1) * 16);
                 }
-                fetch_until(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
+                fetch_step(&next);
                 tile_for[f.form][sets - 1][tokens - 1](&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), &io);
             }
         }

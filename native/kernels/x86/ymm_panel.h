@@ -51,8 +51,8 @@ void TIER(panel)(const plp_rows *rows, uint32_t r0, uint32_t r1, const void *x, 
             const bool last = b0 + len == n_blocks;
             const size_t chunk_bytes = (size_t)len * per_8 / 8;
             const uint8_t *p = data + r * stride + (size_t)b0 * per_8 / 8;
-            ahead next = { p + chunk_bytes, stride, n_rows, (uint32_t)(chunk_bytes / 64) + 2, 0 };
-            if (last) next.p = data + (size_t)(r + ROWS) * stride, next.n_rows = ROWS;
+            ahead next = last ? ahead_of(data + (size_t)(r + ROWS) * stride, stride, ROWS, chunk_bytes, n_tiles * len)
+                              : ahead_of(p + chunk_bytes, stride, n_rows, chunk_bytes, n_tiles * len);
 
             for (uint32_t g = 0; g < groups; g++) {
                 const uint8_t *from = p + 8 * g * stride;
@@ -64,8 +64,7 @@ void TIER(panel)(const plp_rows *rows, uint32_t r0, uint32_t r1, const void *x, 
                 float *partial = z->sums + (size_t)t * TILE_TOKENS * ROWS;
                 sums io = { b0 ? partial : NULL, partial, ROWS, false, 8 * groups };
                 if (last) io = (sums){ io.from, y + (size_t)t * TILE_TOKENS * ldy + r, ldy, add, n_rows };
-                fetch_until(&next, (t + 1) * next.n_rows * next.lines / n_tiles);
-                multiply(&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), left < TILE_TOKENS ? left : TILE_TOKENS, shift, &io);
+                multiply(&z->p, len, (const x_tile *)x + tile_offset(n_tiles, b0, len, t), left < TILE_TOKENS ? left : TILE_TOKENS, shift, &io, &next);
             }
         }
     }

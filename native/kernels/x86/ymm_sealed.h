@@ -15,37 +15,14 @@
 
 /* ---- four at a time ---------------------------------------------------------------------------- */
 
-INLINE __m128 lower_ps(__m256 v)      { return _mm256_castps256_ps128(v); }
-INLINE __m128 upper_ps(__m256 v)      { return _mm256_extractf128_ps(v, 1); }
 INLINE __m256 lane_of(__m128 v, int i) { return _mm256_broadcastss_ps(_mm_shuffle_ps(v, v, i * 0x55)); }
 INLINE __m256i lane_of_i(__m128i v, int i) { return _mm256_broadcastd_epi32(_mm_shuffle_epi32(v, i * 0x55)); }
-
-/* Lane i: the largest of v[i]. */
-INLINE __m128 most4(const __m256 v[GROUP])
-{
-    __m128 a = _mm_max_ps(lower_ps(v[0]), upper_ps(v[0])), b = _mm_max_ps(lower_ps(v[1]), upper_ps(v[1]));
-    __m128 c = _mm_max_ps(lower_ps(v[2]), upper_ps(v[2])), d = _mm_max_ps(lower_ps(v[3]), upper_ps(v[3]));
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    return _mm_max_ps(_mm_max_ps(a, b), _mm_max_ps(c, d));
-}
 
 /* Lane i: the sum of v[i]. */
 INLINE __m128i sum4(const __m256i v[GROUP])
 {
     const __m256i d = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     return _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256(d, 1));
-}
-
-/* Lane i: fold16 of v[i]. */
-INLINE __m128 fold4(const pair v[GROUP])
-{
-    __m128 four[GROUP];
-    UNROLL for (int i = 0; i < GROUP; i++) {
-        const __m256 eight = _mm256_add_ps(v[i].a, v[i].b);
-        four[i] = _mm_add_ps(lower_ps(eight), upper_ps(eight));
-    }
-    _MM_TRANSPOSE4_PS(four[0], four[1], four[2], four[3]);
-    return _mm_add_ps(_mm_add_ps(four[0], four[2]), _mm_add_ps(four[1], four[3]));
 }
 
 /* to / most, or 0 where there is nothing. */
@@ -154,13 +131,6 @@ INLINE void fetch(const char *next, size_t from, size_t to)
         for (; from < to; from += 64) _mm_prefetch(next + from, _MM_HINT_T0);
 }
 
-INLINE void soften_live(const int n, plp_attn *a, const group *g, pair p[GROUP])
-{
-    UNROLL for (int i = 0; i < n; i++)
-        if (is_live(g, i)) p[i] = soften(a, g->i + i, p[i], g->lo ? g->lo[i] : 0, g->hi ? g->hi[i] : LEN);
-        else p[i] = (pair){ _mm256_setzero_ps(), _mm256_setzero_ps() };
-}
-
 /* ---- values ------------------------------------------------------------------------------------ */
 
 /* Probabilities times V's scales in seven bits, four tokens a dword, and what undoes it. */
@@ -197,7 +167,7 @@ INLINE void attend_q8(const int n, plp_attn *a, const group *g, const plp_q8_til
     const __m128i start = _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(q.sum, 7));     /* keys are 128 too large */
     scores(n, false, x->k, dim / 4, &q, start, next, p);
     fetch(next, 32 * dim, plp_q8_bytes((uint32_t)dim));
-    soften_live(n, a, g, p);
+    soften(n, a, g->i, p, g->lo, g->hi);
     for (size_t v = 0, c = 0; c < dim; v++) {
         const uint16_t *scale = x->v_scale + v * LEN;
         const size_t end = c + PLP_V_GROUP < dim ? c + PLP_V_GROUP : dim;
@@ -274,7 +244,7 @@ INLINE void attend_q4(const int n, plp_attn *a, const group *g, const plp_q4_til
     fetch(next, 16 * dim, plp_q4_bytes((uint32_t)dim));
     UNROLL for (int i = 0; i < n; i++)
         p[i] = (pair){ _mm256_add_ps(p[i].a, lane_of(floor, i)), _mm256_add_ps(p[i].b, lane_of(floor, i)) };
-    soften_live(n, a, g, p);
+    soften(n, a, g->i, p, g->lo, g->hi);
     for (size_t v = 0, c = 0; c < dim; v++) {
         const uint8_t *scale = x->v_scale + v * LEN;
         const int8_t *min = x->v_min + v * LEN;

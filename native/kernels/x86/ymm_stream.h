@@ -21,39 +21,11 @@ enum { STEP = 8, AHEAD_BYTES = 4096 };
  * s, m, m2: lane = block. */
 typedef struct weights { __m256i w[8]; __m256 s, m, m2; } weights;
 
-INLINE __m128i eight_halves(const uint8_t *p, size_t stride)
-{
-    __m128i h = _mm_cvtsi32_si128(load_u16(p));
-    h = _mm_insert_epi16(h, load_u16(p + stride), 1);
-    h = _mm_insert_epi16(h, load_u16(p + 2 * stride), 2);
-    h = _mm_insert_epi16(h, load_u16(p + 3 * stride), 3);
-    h = _mm_insert_epi16(h, load_u16(p + 4 * stride), 4);
-    h = _mm_insert_epi16(h, load_u16(p + 5 * stride), 5);
-    h = _mm_insert_epi16(h, load_u16(p + 6 * stride), 6);
-    return _mm_insert_epi16(h, load_u16(p + 7 * stride), 7);
-}
-
-/* Pairs of halves of eight blocks, `stride` apart: the first ones, the second ones. */
-INLINE __m128i four_pairs(const uint8_t *p, size_t stride)
-{
-    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-    __m128i v = _mm_cvtsi32_si128((int)load_u32(p));
-    v = _mm_insert_epi32(v, (int)load_u32(p + stride), 1);
-    v = _mm_insert_epi32(v, (int)load_u32(p + 2 * stride), 2);
-    v = _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
-    return _mm_shuffle_epi8(v, apart);
-}
-INLINE pair eight_pairs(const uint8_t *p, size_t stride)
-{
-    const __m128i a = four_pairs(p, stride), b = four_pairs(p + 4 * stride, stride);
-    return (pair){ _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b)), _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b)) };
-}
-
 INLINE weights load_q8_0(const uint8_t *p)
 {
     weights o;
     UNROLL for (int i = 0; i < 8; i++) o.w[i] = stored_q8(load_256(p + 34 * i + 2));
-    o.m2 = o.m = o.s = _mm256_cvtph_ps(eight_halves(p, 34));
+    o.m2 = o.m = o.s = eight_halves(p, 34);
     return o;
 }
 
@@ -89,7 +61,7 @@ INLINE weights load_nibbles(const int type, const uint8_t *p)
         o.s = sm.a;
         o.m2 = o.m = sm.b;
     } else
-        o.m2 = o.m = o.s = _mm256_cvtph_ps(eight_halves(p, bytes));
+        o.m2 = o.m = o.s = eight_halves(p, bytes);
     return o;
 }
 
@@ -132,13 +104,6 @@ INLINE weights load_q45_k(const int type, const uint8_t *p)
     return o;
 }
 
-/* A block's two scales side by side, signed bytes, times d. */
-INLINE void two_scales(__m128i sc, float d, weights *o)
-{
-    o->s = _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(_mm_slli_epi16(sc, 8), 8))));
-    o->m2 = o->m = _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(sc, 8))));
-}
-
 INLINE weights load_q2_k(const uint8_t *p)
 {
     const __m128i sc = load_128(p), low = _mm_set1_epi8(15);
@@ -148,8 +113,9 @@ INLINE weights load_q2_k(const uint8_t *p)
         const __m256i index = _mm256_set_m128i(_mm_set1_epi16((short)(0x8001 + 2 * i)), _mm_set1_epi16((short)(0x8000 + 2 * i)));
         o.w[i] = _mm256_mullo_epi16(two_bits(load_256(p + 16 + i / 4 * 32), i % 4 * 2), _mm256_shuffle_epi8(scales, index));
     }
-    two_scales(_mm_and_si128(_mm_srli_epi16(sc, 4), low), -_cvtsh_ss(load_u16(p + 82)), &o);
-    o.m = o.s;
+    const pair m = two_scales(-_cvtsh_ss(load_u16(p + 82)), _mm_and_si128(_mm_srli_epi16(sc, 4), low));
+    o.m = m.a;
+    o.m2 = m.b;
     o.s = splat(_cvtsh_ss(load_u16(p + 80)));
     return o;
 }
@@ -162,7 +128,9 @@ INLINE weights load_q3_k(const uint8_t *p)
     UNROLL for (int i = 0; i < 8; i++)
         o.w[i] = _mm256_or_si256(two_bits(load_256(p + 32 + i / 4 * 32), i % 4 * 2), value_of_bit(h, i, 4));
     plp_scales_q3_k(p + 96, sc);
-    two_scales(load_128(sc), _cvtsh_ss(load_u16(p + 108)), &o);
+    const pair s = two_scales(_cvtsh_ss(load_u16(p + 108)), load_128(sc));
+    o.s = s.a;
+    o.m2 = o.m = s.b;
     return o;
 }
 
@@ -177,34 +145,47 @@ INLINE weights load_q6_k(const uint8_t *p)
         o.w[4 * half + 2] = _mm256_or_si256(high4(a), _mm256_and_si256(h, two_bits));
         o.w[4 * half + 3] = _mm256_or_si256(high4(e), _mm256_and_si256(_mm256_srli_epi16(h, 2), two_bits));
     }
-    two_scales(load_128(p + 192), _cvtsh_ss(load_u16(p + 208)), &o);
+    const pair s = two_scales(_cvtsh_ss(load_u16(p + 208)), load_128(p + 192));
+    o.s = s.a;
+    o.m2 = o.m = s.b;
     return o;
 }
 
 /* ---- dot products ------------------------------------------------------------------------- */
 
+/* In each 128-bit lane: the sums of a's two qwords beside each other, then of b's; of dwords 0 and 1, 2 and 3 of both. Two shuffles
+ * and an addition, of any numbers: vphadd is more than that on every AMD CPU. */
+#define FOLD_64(add, a, b) add(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+#define FOLD_32(add, a, b) add(shuffle_32(a, b, 0x88), shuffle_32(a, b, 0xdd))
+#define shuffle_32(a, b, by) _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), by))
+
 /* In each 128-bit lane: the sums of that lane of v[0..3]. */
 INLINE __m256i add_lanes(const __m256i v[4])
 {
-    return _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    const __m256i a = FOLD_64(_mm256_add_epi32, v[0], v[1]), b = FOLD_64(_mm256_add_epi32, v[2], v[3]);
+    return FOLD_32(_mm256_add_epi32, a, b);
 }
 
 INLINE __m256i widen(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 INLINE __m256i signed_products(__m256i w, __m256i q) { return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w)); }
 
 /* How often sums of vpmaddubsw's products may be added in pairs before 16 bits are too few: eight of at most 31 * 127 fit,
- * four of 63 * 127. vpdpbusd does better than one step, not than two. 0: not at all, as for signed bytes. */
+ * four of 63 * 127, sixteen of 15 * 127. vpdpbusd does better than one step, not than two. 0: not at all, as for signed bytes. */
 INLINE int narrow_steps(int type)
 {
-    if (type == PLP_TYPE_Q3_K || type == PLP_TYPE_Q4_K || type == PLP_TYPE_Q5_K) return 2;
-    return HAS_DPBUSD || is_signed(type) ? 0 : 1;
+    switch (type) {
+    case PLP_TYPE_Q3_K: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: return 2;
+    case PLP_TYPE_Q4_0: case PLP_TYPE_Q4_1: return HAS_DPBUSD ? 0 : 3;
+    case PLP_TYPE_Q5_0: case PLP_TYPE_Q5_1: case PLP_TYPE_MXFP4: return HAS_DPBUSD ? 0 : 2;
+    default: return HAS_DPBUSD || is_signed(type) ? 0 : 1;
+    }
 }
 
 /* add_lanes of such products: the fewer registers are left, the fewer are widened. */
 INLINE __m256i add_narrow_lanes(const int steps, const __m256i v[4])
 {
-    const __m256i a = _mm256_hadd_epi16(v[0], v[1]), b = _mm256_hadd_epi16(v[2], v[3]);
-    return steps == 2 ? widen(_mm256_hadd_epi16(a, b)) : _mm256_hadd_epi32(widen(a), widen(b));
+    const __m256i a = FOLD_64(_mm256_add_epi16, v[0], v[1]), b = FOLD_64(_mm256_add_epi16, v[2], v[3]);
+    return steps == 2 ? widen(FOLD_32(_mm256_add_epi16, a, b)) : FOLD_32(_mm256_add_epi32, widen(a), widen(b));
 }
 
 /* Dots of four bytes each: of one register with another, and of two with two. */
@@ -215,8 +196,7 @@ INLINE __m256i dots(const int type, __m256i w, __m256i q)
 INLINE __m256i dots_of_two(const int type, const __m256i w[2], __m256i q0, __m256i q1)
 {
     if (is_signed(type)) return _mm256_add_epi32(dots(type, w[0], q0), dots(type, w[1], q1));
-    if (HAS_DPBUSD) return add_dots(dots(type, w[0], q0), w[1], q1);
-    return widen(_mm256_add_epi16(_mm256_maddubs_epi16(w[0], q0), _mm256_maddubs_epi16(w[1], q1)));
+    return add_dots(dots(type, w[0], q0), w[1], q1);
 }
 
 /* Dots less what the weights are too large, from -128 * sum(q). */
@@ -235,10 +215,14 @@ INLINE __m256 terms(const int type, const weights *o, x_stream x, uint32_t at)
     const __m256 xs = _mm256_loadu_ps(x.xs + at);
     __m256i a[8], dot;
     if (is_halves(type)) {
-        UNROLL for (int i = 0; i < 4; i++)
-            a[i] = dots_of_two(type, o->w + 2 * i, load_256(x.first + 16 * at + 32 * i), load_256(x.second + 16 * at + 32 * i));
+        const int steps = narrow_steps(type);
+        UNROLL for (int i = 0; i < 4; i++) {
+            const __m256i q0 = load_256(x.first + 16 * at + 32 * i), q1 = load_256(x.second + 16 * at + 32 * i);
+            a[i] = steps ? _mm256_add_epi16(_mm256_maddubs_epi16(o->w[2 * i], q0), _mm256_maddubs_epi16(o->w[2 * i + 1], q1))
+                         : dots_of_two(type, o->w + 2 * i, q0, q1);
+        }
         /* lanes: even blocks, odd blocks */
-        dot = _mm256_permutevar8x32_epi32(add_lanes(a), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+        dot = _mm256_permutevar8x32_epi32(steps ? add_narrow_lanes(steps - 1, a) : add_lanes(a), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     } else {
         const int steps = narrow_steps(type);
         UNROLL for (int i = 0; i < 8; i++) {
@@ -247,7 +231,8 @@ INLINE __m256 terms(const int type, const weights *o, x_stream x, uint32_t at)
         }
         const __m256i low = steps ? add_narrow_lanes(steps, a) : add_lanes(a);      /* lanes: first halves, second halves */
         const __m256i high = steps ? add_narrow_lanes(steps, a + 4) : add_lanes(a + 4);
-        const __m256i first = _mm256_permute2x128_si256(low, high, 0x20), second = _mm256_permute2x128_si256(low, high, 0x31);
+        const __m256i first = _mm256_inserti128_si256(low, _mm256_castsi256_si128(high), 1);
+        const __m256i second = _mm256_blend_epi32(high, _mm256_castsi128_si256(_mm256_extracti128_si256(low, 1)), 15);
         if (form == PLP_FORM_SUB) {
             const __m256i x0 = load_256(x.x0 + at), x1 = _mm256_sub_epi32(load_256(x.xi + at), x0);
             const __m256 d0 = _mm256_cvtepi32_ps(less_offset(type, first, x0));

@@ -40,13 +40,6 @@ INLINE void put_value(const int type, panel *o, uint32_t b, uint32_t c, uint32_t
     else                 put_w(o, b, c, row, v);
 }
 
-INLINE __m256 column_of_halves(const uint8_t *p, size_t stride)
-{
-    uint16_t h[8];
-    UNROLL for (int i = 0; i < 8; i++) h[i] = load_u16(p + i * stride);
-    return halves(h);
-}
-
 static void unpack_Q8_0(const uint8_t *p, size_t stride, uint32_t n_blocks, panel *o, uint32_t row)
 {
     __m256i v[4];
@@ -55,7 +48,7 @@ static void unpack_Q8_0(const uint8_t *p, size_t stride, uint32_t n_blocks, pane
             transpose_8x4(p + 2 + 16 * half, stride, v);
             UNROLL for (uint32_t c = 0; c < 4; c++) put_value(PLP_TYPE_Q8_0, o, b, 4 * half + c, row, stored_q8(v[c]));
         }
-        _mm256_store_ps(o->s[b] + row, column_of_halves(p, stride));
+        _mm256_store_ps(o->s[b] + row, eight_halves(p, stride));
     }
 }
 
@@ -91,8 +84,22 @@ INLINE void unpack_nibbles(const int type, const uint8_t *p, size_t stride, uint
             _mm256_store_ps(o->s[b] + row, e8m0(e));
             continue;
         }
-        _mm256_store_ps(o->s[b] + row, column_of_halves(p, stride));
-        if (plp_type_form(type) == PLP_FORM_MIN) _mm256_store_ps(o->m[b] + row, column_of_halves(p + 2, stride));
+        if (plp_type_form(type) == PLP_FORM_MIN) {
+            const pair sm = eight_pairs(p, stride);
+            _mm256_store_ps(o->s[b] + row, sm.a);
+            _mm256_store_ps(o->m[b] + row, sm.b);
+        } else
+            _mm256_store_ps(o->s[b] + row, eight_halves(p, stride));
+    }
+}
+
+/* [row][block] of 8 rows and 8 blocks -> columns of blocks b .. b + 7. */
+INLINE void put_columns(float (*to)[ROWS], uint32_t b, uint32_t row, float (*from)[8])
+{
+    __m256i v[4];
+    for (uint32_t half = 0; half < 8; half += 4) {
+        transpose_8x4(from[0] + half, sizeof from[0], v);
+        UNROLL for (uint32_t i = 0; i < 4; i++) _mm256_store_ps(to[b + half + i] + row, _mm256_castsi256_ps(v[i]));
     }
 }
 
@@ -102,15 +109,16 @@ INLINE void unpack_q45_k(const int type, const uint8_t *p, size_t stride, uint32
     const bool five = type == PLP_TYPE_Q5_K;
     for (uint32_t b = 0; b < n_blocks; b += 8, p += bytes_per_8(type)) {
         __m256i v[4], h[2][4];
+        float s[8][8], m[8][8];
         for (uint32_t i = 0; i < 8; i++) {                          /* one row's eight scales */
             const uint8_t *head = p + i * stride;
             uint64_t sc, min;
-            float s[8], m[8];
             plp_scales_q4_k(head + 4, &sc, &min);
-            _mm256_storeu_ps(s, _mm256_mul_ps(splat(plp_half(load_u16(head))), bytes_ps(&sc)));
-            _mm256_storeu_ps(m, _mm256_mul_ps(splat(-plp_half(load_u16(head + 2))), bytes_ps(&min)));
-            for (uint32_t j = 0; j < 8; j++) o->s[b + j][row + i] = s[j], o->m[b + j][row + i] = m[j];
+            _mm256_storeu_ps(s[i], _mm256_mul_ps(splat(_cvtsh_ss(load_u16(head))), bytes_ps(&sc)));
+            _mm256_storeu_ps(m[i], _mm256_mul_ps(splat(-_cvtsh_ss(load_u16(head + 2))), bytes_ps(&min)));
         }
+        put_columns(o->s, b, row, s);
+        put_columns(o->m, b, row, m);
         if (five) UNROLL for (uint32_t piece = 0; piece < 2; piece++) transpose_8x4(p + 16 + 16 * piece, stride, h[piece]);
         for (uint32_t j = 0; j < 8; j++) {                          /* 16 bytes: half of two blocks */
             const uint32_t to = j / 2 * 2, piece = j % 2;
@@ -132,13 +140,13 @@ static void unpack_IQ4_XS(const uint8_t *p, size_t stride, uint32_t n_blocks, pa
 {
     for (uint32_t b = 0; b < n_blocks; b += 8, p += 136) {
         __m256i v[4];
+        float s[8][8];
         for (uint32_t i = 0; i < 8; i++) {
             const uint8_t *head = p + i * stride;
             const uint64_t sc = plp_scales_iq4_xs(head + 2);
-            float s[8];
-            _mm256_storeu_ps(s, _mm256_mul_ps(splat(plp_half(load_u16(head))), signed_bytes_ps(&sc)));
-            for (uint32_t j = 0; j < 8; j++) o->s[b + j][row + i] = s[j];
+            _mm256_storeu_ps(s[i], _mm256_mul_ps(splat(_cvtsh_ss(load_u16(head))), signed_bytes_ps(&sc)));
         }
+        put_columns(o->s, b, row, s);
         for (uint32_t j = 0; j < 8; j++) {
             transpose_8x4(p + 8 + 16 * j, stride, v);
             UNROLL for (uint32_t c = 0; c < 4; c++) {
@@ -149,13 +157,12 @@ static void unpack_IQ4_XS(const uint8_t *p, size_t stride, uint32_t n_blocks, pa
     }
 }
 
-/* d times one row's sixteen scales, of which a block has two. */
-INLINE void put_scales(panel *o, uint32_t b, uint32_t row, float d, const void *sc)
+/* One row's scales, of which a block has two, to their places among those of eight rows. */
+INLINE void put_two(float d, const void *sc, float first[8], float second[8])
 {
-    float s[16];
-    _mm256_storeu_ps(s, _mm256_mul_ps(splat(d), signed_bytes_ps(sc)));
-    _mm256_storeu_ps(s + 8, _mm256_mul_ps(splat(d), signed_bytes_ps((const uint8_t *)sc + 8)));
-    for (uint32_t j = 0; j < 8; j++) o->s[b + j][row] = s[2 * j], o->m[b + j][row] = s[2 * j + 1];
+    const pair v = two_scales(d, load_128(sc));
+    _mm256_storeu_ps(first, v.a);
+    _mm256_storeu_ps(second, v.b);
 }
 
 static void unpack_Q2_K(const uint8_t *p, size_t stride, uint32_t n_blocks, panel *o, uint32_t row)
@@ -186,11 +193,14 @@ static void unpack_Q3_K(const uint8_t *p, size_t stride, uint32_t n_blocks, pane
 {
     for (uint32_t b = 0; b < n_blocks; b += 8, p += 110) {
         __m256i v[4], h[2][4];
+        float s[8][8], m[8][8];
         for (uint32_t i = 0; i < 8; i++) {
             uint64_t sc[2];
             plp_scales_q3_k(p + i * stride + 96, sc);
-            put_scales(o, b, row + i, plp_half(load_u16(p + i * stride + 108)), sc);
+            put_two(_cvtsh_ss(load_u16(p + i * stride + 108)), sc, s[i], m[i]);
         }
+        put_columns(o->s, b, row, s);
+        put_columns(o->m, b, row, m);
         UNROLL for (uint32_t piece = 0; piece < 2; piece++) transpose_8x4(p + 16 * piece, stride, h[piece]);
         for (uint32_t j = 0; j < 4; j++) {                          /* 16 weights of each of four blocks */
             const uint32_t to = j / 2 * 4, piece = j % 2;
@@ -209,8 +219,10 @@ INLINE __m256i join6(__m256i low, __m256i high) { return _mm256_or_si256(low, _m
 static void unpack_Q6_K(const uint8_t *p, size_t stride, uint32_t n_blocks, panel *o, uint32_t row)
 {
     for (uint32_t b = 0; b < n_blocks; b += 8, p += 210) {
-        for (uint32_t i = 0; i < 8; i++)
-            put_scales(o, b, row + i, plp_half(load_u16(p + i * stride + 208)), p + i * stride + 192);
+        float s[8][8], m[8][8];
+        for (uint32_t i = 0; i < 8; i++) put_two(_cvtsh_ss(load_u16(p + i * stride + 208)), p + i * stride + 192, s[i], m[i]);
+        put_columns(o->s, b, row, s);
+        put_columns(o->m, b, row, m);
         for (uint32_t j = 0; j < 4; j++) {                          /* 16 weights of each of four blocks */
             const uint32_t half = j / 2, piece = j % 2;
             __m256i a[4], e[4], h[4];
@@ -245,8 +257,8 @@ typedef struct sums {
     uint32_t     n_rows;
 } sums;
 
-/* Four tokens, of which `tokens` exist. shift: weights are 128 >> shift too large, where they are. */
-typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, int shift, const sums *io);
+/* Four tokens, of which `tokens` exist. shift: weights are 128 >> shift too large, where they are. A step of `next` with each block. */
+typedef void tile_fn(const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens, int shift, const sums *io, ahead *next);
 
 /* A column of so many eights of rows. */
 INLINE void load_column(const int groups, const uint8_t *w, const int c, __m256i wc[GROUPS])
