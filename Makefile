@@ -1,5 +1,5 @@
 # make chat      build, fetch the default model, talk to it      (echo "a question" | make -s chat)
-# make test      build everything, run the native checks, also under sanitizers and, for ARM, under emulation, the Python tests
+# make test      build everything, run the native checks, also under sanitizers and, for ARM and AVX-512, under emulation, the Python tests
 #                (tests/cross/run alone does more: macOS, musl, an old glibc, ARM under sanitizers)
 # make bench-memory   which gains of paging travel to this machine: bench-memory/memory.html
 #                     (FULL=1: the long run, in bench-memory-full; MODEL=file; ARGS="--peer-python /venv/bin/python": beside llama.cpp)
@@ -56,7 +56,7 @@ test: $(VENV)/.installed-test
 	@$(BIN)/pyllama-paged pull smollm2-135m
 	@$(BIN)/ctest --test-dir build/python --output-on-failure -j $(JOBS)
 	@tests/sanitize/run $(BIN)/cmake
-	@PATH="$(CURDIR)/$(BIN):$$PATH" PLP_CROSS_BUILD=build/cross PLP_JOBS=$(JOBS) tests/cross/run tiers model arm
+	@PATH="$(CURDIR)/$(BIN):$$PATH" PLP_CROSS_BUILD=build/cross PLP_JOBS=$(JOBS) tests/cross/run tiers wide model arm
 	@$(BIN)/python -m pytest tests/python $(ARGS)
 
 bench-memory: $(VENV)/.installed
