@@ -82,6 +82,20 @@ static plp_status open_pool(plp_engine *e, plp_error *err)
     return plp_prefix_open(&e->prefix, e->pool, o->block_len, o->flags & PLP_ENGINE_ONE_HASH ? 0 : ~(uint64_t)0, err);
 }
 
+/* Said at once: a session could only ever be refused, and closing others would not help it. */
+static plp_status check_budget(const plp_engine *e, plp_error *err)
+{
+    const uint64_t budget = e->options.kv_budget_bytes;
+    uint64_t least = 0;
+
+    for (uint32_t g = 0; g < e->model->n_groups; g++)
+        least += plp_pool_least_bytes(e->pool, plp_open_class(e, g), 1);
+    if (budget < least)
+        return plp_fail_amount(err, PLP_E_BUDGET, least, budget, "a KV budget of %llu bytes is too small for even one token of this "
+                               "model: it needs at least %llu KiB", (unsigned long long)budget, (unsigned long long)(least + 1023) / 1024);
+    return PLP_OK;
+}
+
 static plp_status open_batch(plp_engine *e, plp_error *err)
 {
     const size_t n = e->max_tokens;
@@ -124,7 +138,7 @@ static plp_status open_parts(plp_engine *e, const char *path, plp_error *err)
         plp_file_willneed(e->file);
     if (e->options.flags & PLP_ENGINE_MLOCK && (s = plp_file_lock(e->file, err)) < 0)
         return s;
-    if ((s = open_pool(e, err)) < 0 || (o->spill_dir && (s = plp_scratch_open(&e->spill_file, o->spill_dir, err)) < 0))
+    if ((s = open_pool(e, err)) < 0 || (s = check_budget(e, err)) < 0 || (o->spill_dir && (s = plp_scratch_open(&e->spill_file, o->spill_dir, err)) < 0))
         return s;
     plp_engine_set_fingerprint(e);
     return open_batch(e, err);

@@ -41,7 +41,7 @@ typedef enum plp_status {
     PLP_E_IO          =  -3,  /* a file could not be opened, read or written */
     PLP_E_FILE        =  -4,  /* a file's content is damaged or is not what it should be */
     PLP_E_UNSUPPORTED =  -5,  /* a sound file, but of a kind this build does not run */
-    PLP_E_BUDGET      =  -6,  /* the KV byte budget is used up; this session's timeline is as before */
+    PLP_E_BUDGET      =  -6,  /* the KV byte budget is used up, this session's timeline is as before; or (open) it is too small for one token */
     PLP_E_CONTEXT     =  -7,  /* the session's context limit is reached; nothing was dropped */
     PLP_E_BUSY        =  -8,  /* another thread is inside this session */
     PLP_E_CANCELLED   =  -9,  /* plp_session_cancel; what was fed so far stays */

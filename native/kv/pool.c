@@ -269,6 +269,25 @@ void plp_pool_close(plp_pool *p)
     plp_free(p);
 }
 
+uint64_t plp_pool_least_bytes(const plp_pool *p, uint32_t cls, uint32_t n)
+{
+    const plp_class *c = &p->classes[cls];
+    const uint64_t slab_bytes = c->bare_bytes + (uint64_t)c->per_slab * c->most_inside;
+    const uint32_t rest = n % c->per_slab;
+
+    return n / c->per_slab * slab_bytes + (rest ? c->bare_bytes + (uint64_t)rest * c->most_inside : 0);
+}
+
+static unsigned long long kib(uint64_t bytes)    { return bytes / 1024; }
+
+static bool any_held(const plp_pool *p)
+{
+    for (uint32_t i = 0; i < p->n_classes; i++)
+        if (p->classes[i].n_held)
+            return true;
+    return false;
+}
+
 plp_status plp_pool_take(plp_pool *p, uint32_t cls, uint32_t n, plp_block *out, plp_error *err)
 {
     plp_status status = PLP_OK;
@@ -291,10 +310,14 @@ plp_status plp_pool_take(plp_pool *p, uint32_t cls, uint32_t n, plp_block *out, 
         plp_pool_drop(p, out[--got]);
     if (status == PLP_E_NOMEM)
         return plp_fail_amount(err, status, wanted, 0, "kv pool: the system refused memory for %u blocks", n);
+    if (!any_held(p))           /* nothing that could be closed would help */
+        return plp_fail_amount(err, status, wanted, could * p->classes[cls].block_bytes,
+                               "kv pool: %u block%s a budget of at least %llu KiB, and it is %llu KiB", n, n == 1 ? " needs" : "s need",
+                               kib(plp_pool_least_bytes(p, cls, n) + 1023), kib(p->budget));
     return plp_fail_amount(err, status, wanted, could * p->classes[cls].block_bytes,
-                           "kv pool: %u blocks (%llu bytes) do not fit in the budget of %llu bytes, of which %llu "
-                           "are in use; close a session or raise the budget", n, (unsigned long long)wanted,
-                           (unsigned long long)p->budget, (unsigned long long)(p->resident - p->cached_bytes));
+                           "kv pool: %u block%s (%llu KiB) do not fit in the budget of %llu KiB, of which %llu KiB "
+                           "are in use; raise the budget, or close a session", n, n == 1 ? "" : "s", kib(wanted), kib(p->budget),
+                           kib(p->resident - p->cached_bytes));
 }
 
 plp_status plp_pool_adopt(plp_pool *p, uint32_t cls, void *data, void (*gone)(void *context), void *context,

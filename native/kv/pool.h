@@ -66,6 +66,8 @@ void       plp_pool_close(plp_pool *p);                 /* NULL is fine; all sto
 
 /* All n or none, refs 1 each. Evicts cached blocks (of any class) when the budget is reached. */
 plp_status plp_pool_take(plp_pool *p, uint32_t cls, uint32_t n, plp_block *out, plp_error *err);
+/* The least budget in which n blocks of a class can be taken, if there is nothing else. */
+uint64_t   plp_pool_least_bytes(const plp_pool *p, uint32_t cls, uint32_t n);
 /* Give a block index to memory that somebody else owns (a mapped prefix file), refs 1. `gone` (may be
  * NULL) is called when the block leaves the pool for good. */
 plp_status plp_pool_adopt(plp_pool *p, uint32_t cls, void *data, void (*gone)(void *context), void *context,

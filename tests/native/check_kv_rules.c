@@ -55,6 +55,38 @@ static void budget_is_exact(void)
     CHECK(plp_pool_open(&p, &bad, &err) == PLP_E_ARG && !p, "no classes");
 }
 
+/* The least budget for n blocks is enough, a byte less is not, and then the refusal names it instead of advising to close
+ * what nobody has opened. */
+static void the_least_budget_is_said(void)
+{
+    static const uint32_t counts[] = { 1, 3, 4, 5, 64, 65 };
+    const size_t page = plp_page_bytes(), sizes[] = { 64, page, 2 * page, 2 * page + 64, 4 * page, 9 * page - 64, 100 * page };
+    plp_block b[65];
+    plp_error err;
+    source src;
+
+    for (int releases = 0; releases < 2; releases++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+                const uint32_t n = counts[k];
+                plp_pool *p = open_pool(sizes[i], sizes[i], 0, 0, &src, releases);
+                const uint64_t least = plp_pool_least_bytes(p, 0, n);
+                char kib[48];
+
+                plp_pool_close(p);
+                p = open_pool(sizes[i], sizes[i], least - 1, 0, &src, releases);
+                snprintf(kib, sizeof kib, "a budget of at least %llu KiB", (unsigned long long)(least + 1023) / 1024);
+                CHECK(plp_pool_take(p, 0, n, b, &err) == PLP_E_BUDGET && strstr(err.msg, kib) && !strstr(err.msg, "close"),
+                      "%u blocks of %zu in a byte too little: %s", n, sizes[i], err.msg);
+                plp_pool_close(p);
+                p = open_pool(sizes[i], sizes[i], least, 0, &src, releases);
+                CHECK(plp_pool_take(p, 0, n, b, &err) == PLP_OK, "%u blocks of %zu: %s", n, sizes[i], err.msg);
+                CHECK(stats_of(p).resident_bytes <= least, "resident");
+                CHECK(plp_pool_take(p, 0, 65, b, &err) == PLP_E_BUDGET && strstr(err.msg, "close a session"), "used up: %s", err.msg);
+                plp_pool_close(p);
+            }
+}
+
 /* Where memory comes in slabs, one slab is the unit of refusal, and other classes' slabs can be emptied. */
 static void whole_slabs(void)
 {
@@ -290,6 +322,7 @@ static void gaps(void)
 int main(void)
 {
     RUN(budget_is_exact);
+    RUN(the_least_budget_is_said);
     RUN(whole_slabs);
     RUN(least_recently_used);
     RUN(cache_limit);
