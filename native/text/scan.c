@@ -128,6 +128,11 @@ static bool in_chars(const plp_chars *set, uint32_t code_point)
     bool found = is(set->classes, plp_unicode_class(code_point));
     uint32_t low = 0, high = set->n_ranges;
 
+    if (code_point < 0x80) {            /* most text: the few ranges that can hold it come first */
+        for (; !found && low < high && set->ranges[low][0] <= code_point; low++)
+            found = code_point <= set->ranges[low][1];
+        high = low;
+    }
     while (!found && low < high) {
         const uint32_t middle = (low + high) / 2;
         if (code_point > set->ranges[middle][1])
