@@ -72,10 +72,11 @@ def find(name: str | os.PathLike, *, download: bool = True, progress: Progress |
     if name not in catalog() and not _is_repository(name):
         import difflib
 
-        near = difflib.get_close_matches(name, catalog(), n=1)
+        near = difflib.get_close_matches(name, catalog(), n=3) or [n for n in catalog() if n.startswith(name)]
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ModelNotFound(
-            f"{name!r} is no file, no name of the catalog ({', '.join(catalog())}) and no Hub repository "
-            f"(org/name:QUANT){f'; did you mean {near[0]}?' if near else ''}"
+            f"{name!r} is no file, no name of the catalog (pyllama-paged pull --list shows it) and no Hub repository "
+            f"(org/name:QUANT){meant}"
         )
     if not download:
         raise ModelNotFound(f"{name!r} is not here yet; fetch it with: pyllama-paged pull {name}")
@@ -192,8 +193,8 @@ def _fetch_entry(name: str, entry: dict, progress: Progress | None) -> Path:
             except DownloadError as problem:
                 failures.append(f"{source}: {problem}")
     here = [n for n in catalog() if is_here(n)]
-    raise DownloadError(f"{name} could not be fetched ({'; '.join(failures)}); "
-                        f"without a network there is {', '.join(here) or 'no model of the catalog'} in {cache_dir()}, and any GGUF file by its path")
+    raise DownloadError(f"{name} could not be fetched ({'; '.join(failures)}); what needs no network: any GGUF file by its path"
+                        + (f", and of the catalog {', '.join(here)}" if here else ""))
 
 
 def _from_hub(entry: dict, target: Path, progress: Progress | None) -> None:
@@ -383,4 +384,4 @@ def _alone(target: Path) -> Iterator[None]:
 def _first_line(problem: BaseException) -> str:
     reason = getattr(problem, "reason", None)
     text = str(reason if reason else problem).strip() or type(problem).__name__
-    return text.splitlines()[0]
+    return re.sub(r"^\[Errno -?\d+\] ", "", text.splitlines()[0])

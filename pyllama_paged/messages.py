@@ -19,7 +19,7 @@ from .errors import InvalidArgument
 if TYPE_CHECKING:
     from .template import ChatTemplate
 
-__all__ = ["one_by_one", "shaped", "unreadable"]
+__all__ = ["one_by_one", "shaped", "text_of", "unreadable"]
 
 _TEXT = ("text", "input_text", "output_text")
 _KINDS = {"image": "an image", "audio": "audio", "video": "a video", "file": "a file"}
@@ -66,6 +66,16 @@ def _part(where: str, part: Any) -> str:
     what = next((name for known, name in _KINDS.items() if isinstance(kind, str) and known in kind), None)
     raise InvalidArgument(f"{where} is {what}, and models are given text only" if what else
                           f"{where} is no part of text: {{\"type\": \"text\", \"text\": ...}} is expected")
+
+
+def text_of(message: Mapping) -> str:
+    """What a person would read of it: its text, and the calls it makes. Nothing is refused here."""
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else content if isinstance(content, (list, tuple)) else []
+    text = "".join(p if isinstance(p, str) else str(p.get("text", "")) for p in parts if isinstance(p, (str, Mapping)))
+    calls = message.get("tool_calls")
+    functions = [c.get("function", c) for c in calls if isinstance(c, Mapping)] if isinstance(calls, (list, tuple)) else []
+    return "\n".join([*filter(None, [text]), *(f"{f.get('name')}({f.get('arguments')})" for f in functions if isinstance(f, Mapping))])
 
 
 def _calls(where: str, calls: Any, as_text: bool) -> list[dict]:

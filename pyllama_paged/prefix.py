@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._native import call, ffi, lib, path_bytes, text_of
-from .errors import Closed, FileAccessError, InvalidArgument, ModelFileError
+from .errors import Closed, FileAccessError, InvalidArgument, ModelFileError, TemplateError
 from .kvfile import pack
 from .store import PrefixStore
 
@@ -133,6 +133,25 @@ def make(model: "Model", *, messages: Sequence[Mapping], template: Mapping, text
     return Prefix(model, pin, name, tokens, history, dict(template), reused, path if path.exists() else None)
 
 
+def stored(model: "Model", messages: Sequence[Mapping], template: Mapping, store: PrefixStore | None = None) -> Prefix | None:
+    """The prefix of these messages, if an earlier process has kept it; else nothing is computed, and None returned."""
+    store = store or PrefixStore()
+    if not messages or not store.folder.is_dir():
+        return None
+    history = [dict(m) for m in messages]
+    try:
+        tokens = _rendered(model, history, template)
+    except (InvalidArgument, TemplateError):        # whoever uses the messages is told
+        return None
+    if (there := next((p for p in model._prefixes if p.tokens == tokens), None)) is not None:
+        return there
+    path = store.path_of(fingerprint(model), tokens)
+    if (pin := _load(model, path, "and is not used")) is None:
+        return None
+    store.touch(path)
+    return Prefix(model, pin, _title(history, None), tokens, history, dict(template), len(tokens), path)
+
+
 def _given(model: "Model", text: str | bytes | Sequence[int]) -> list[int]:
     tokens = model.vocab.tokenize(text, bos=True) if isinstance(text, (str, bytes)) else [int(t) for t in text]
     if not tokens:
@@ -157,8 +176,8 @@ def _title(history: list[dict], text, length: int = 40) -> str:
     return words if len(words) <= length else words[:length - 3] + "..."
 
 
-def _load(model: "Model", path: Path) -> int | None:
-    """Map a stored prefix. One that cannot be used costs a warning, and is built again in its place."""
+def _load(model: "Model", path: Path, instead: str = "and will be built again") -> int | None:
+    """Map a stored prefix. One that cannot be used costs a warning, which says what is done instead."""
     pin, n = ffi.new("uint64_t *"), ffi.new("uint32_t *")
     if not path.exists():
         return None
@@ -167,7 +186,7 @@ def _load(model: "Model", path: Path) -> int | None:
     except FileAccessError:                 # removed by another process meanwhile
         return None
     except ModelFileError as problem:
-        warnings.warn(f"a stored prefix is not usable and will be built again: {problem}", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"a stored prefix is not usable {instead}: {problem}", RuntimeWarning, stacklevel=5)
         return None
     return pin[0]
 

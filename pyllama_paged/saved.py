@@ -79,8 +79,8 @@ def _recomputed(model: "Model", file: KvFile, problem: Exception) -> Session:
     warnings.warn(f"the conversation's beginning will be computed anew: {problem}", RuntimeWarning, stacklevel=4)
     session = model.session()
     try:
-        _restore(session, file.note)
         session.sync(file.tokens)
+        _restore(session, file.note)
     except BaseException:
         session.close()
         raise

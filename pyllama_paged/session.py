@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -140,7 +140,7 @@ class Session:
         with self._gate:
             self._settle()
             report = self._adopt(tokens)
-            self._characters, self._splitter = Characters(), None
+            self._begin_anew()
             return report
 
     def feed(self, tokens: Sequence[int]) -> None:
@@ -149,13 +149,18 @@ class Session:
         with self._gate:
             self._settle()
             call(lib.plp_session_feed, self.pointer, ids, len(ids))
+            self._unfinished = None
 
-    def compute(self) -> None:
-        """Compute what is pending, a chunk at a time. Ctrl-C and `cancel` act between chunks."""
+    def compute(self, progress: Callable[[int, int], object] | None = None) -> None:
+        """
+        Compute what is pending, a chunk at a time. Ctrl-C and `cancel` act between chunks, and `progress`, if given,
+        is called there with the number of tokens computed and of all.
+        """
         with self._gate:
             self._settle()
-            for _ in self._steps():
-                pass
+            for n_pending in self._steps():
+                if progress is not None:
+                    progress(len(self) - n_pending, len(self))
 
     def compute_logits(self, out: "numpy.ndarray") -> None:
         """As `compute`; the logits of every token computed go to `out`, float32 [n_pending, n_vocab]."""
@@ -196,7 +201,7 @@ class Session:
         with self._gate:
             self._settle()
             call(lib.plp_session_rewind, self.pointer, n)
-            self._characters, self._splitter = Characters(), None
+            self._begin_anew()
 
     def fork(self) -> "Session":
         """A second session with the same timeline and messages. It shares every block until one of the two writes."""
@@ -253,6 +258,7 @@ class Session:
         stop: str | Iterable[str] | None = None,
         sampling: Sampling | None = None,
         template: Mapping | None = None,
+        progress: Callable[[int, int], object] | None = None,
         _exclusive: bool = False,
         **changes,
     ) -> Stream:
@@ -265,6 +271,7 @@ class Session:
         stop        up to four strings that end the answer; they are not part of it
         sampling    or its settings by name: temperature=0.8, seed=1 ...
         template    variables for the chat template: {"tools": [...]}, if they are not the session's
+        progress    called while the prompt is computed, with the number of its tokens that are done and of all
 
         If the template refuses the messages or they do not fit, the session stays as it was.
         """
@@ -290,7 +297,7 @@ class Session:
                 report = self.sync(tokens)
             self.messages = history
             stream = self._begin(settings, stops, max_tokens, lambda answer: self._said(answer, back, opening),
-                                 report=report, exclusive=_exclusive, splitter=opening.splitter)
+                                 report=report, exclusive=_exclusive, splitter=opening.splitter, progress=progress)
             answer = stream.answer              # the stream itself, in its own attribute, would never be collected
             answer.dropped_messages = dropped
             stream.make_room = lambda token: self._make_room(answer, variables, token)
@@ -309,8 +316,13 @@ class Session:
                 self.messages = kept
                 raise
 
-    def resume(self, *, max_tokens: int | None = None, stop: str | Iterable[str] | None = None,
-               sampling: Sampling | None = None, **changes) -> Stream:
+    @property
+    def unfinished(self) -> bool:
+        """Whether the last message is an answer that ended before the model was done, so that `resume` completes it."""
+        return self._unfinished is not None
+
+    def resume(self, *, max_tokens: int | None = None, stop: str | Iterable[str] | None = None, sampling: Sampling | None = None,
+               progress: Callable[[int, int], object] | None = None, **changes) -> Stream:
         """Go on with an answer that ended too early (`max_tokens`, Ctrl-C), from exactly where the timeline is."""
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
         _check_count(max_tokens)
@@ -319,10 +331,12 @@ class Session:
             if not len(self):
                 raise InvalidArgument("the session has no tokens, so there is nothing to go on with")
             opening = self._unfinished
-            return self._begin(settings, stops, max_tokens, lambda answer: self._went_on(answer, opening), splitter=self._splitter)
+            return self._begin(settings, stops, max_tokens, lambda answer: self._went_on(answer, opening), splitter=self._splitter,
+                               progress=progress)
 
     def complete(self, prompt: str | bytes | Sequence[int], *, max_tokens: int | None = None,
-                 stop: str | Iterable[str] | None = None, sampling: Sampling | None = None, **changes) -> Stream:
+                 stop: str | Iterable[str] | None = None, sampling: Sampling | None = None,
+                 progress: Callable[[int, int], object] | None = None, **changes) -> Stream:
         """Append a text (or tokens) as it is, without any template, and stream its continuation."""
         settings, stops = (sampling or Sampling()).with_(**changes), StopStrings(stop)
         _check_count(max_tokens)
@@ -334,7 +348,7 @@ class Session:
             if not before and not new:
                 raise InvalidArgument("the prompt is empty, and so is the session: there is nothing to continue")
             report = self.sync(before + new) if new else None
-            return self._begin(settings, stops, max_tokens, lambda answer: None, report=report)
+            return self._begin(settings, stops, max_tokens, lambda answer: None, report=report, progress=progress)
 
     def send(self, content: str | Mapping | Sequence[Mapping] | None = None, **options) -> Answer:
         """As `stream`, but returns when the answer is complete."""
@@ -380,7 +394,7 @@ class Session:
             after = self.model._chat_tokens(kept, self._known, {**self.template, "add_generation_prompt": False})[0] if kept else []
             same = next((i for i, (a, b) in enumerate(zip(line, after)) if a != b), min(len(line), len(after)))
             self.rewind(same)
-            self.messages, self._unfinished = kept, None
+            self.messages = kept
             return gone
 
     # ---- reasoning
@@ -487,6 +501,10 @@ class Session:
         self.last_sync = Sync(report.n_kept, report.n_reused, report.n_pending, report.n_dropped)
         return self.last_sync
 
+    def _begin_anew(self) -> None:
+        """The timeline is no longer what the last answer left: nothing of it is carried on."""
+        self._characters, self._splitter, self._unfinished = Characters(), None, None
+
     def _settle(self) -> None:
         """Before the timeline changes: end an unfinished answer of this thread; refuse if it is another's."""
         stream = self._stream and self._stream()
@@ -517,9 +535,10 @@ class Session:
         call(lib.plp_session_feed, self.pointer, ffi.new("int32_t[]", [token]), 1)
 
     def _begin(self, settings: Sampling, stops: StopStrings, max_tokens: int | None, ended, *,
-               report: Sync | None = None, exclusive: bool = False, splitter: "Splitter | None" = None) -> Stream:
+               report: Sync | None = None, exclusive: bool = False, splitter: "Splitter | None" = None,
+               progress: Callable[[int, int], object] | None = None) -> Stream:
         self._splitter = splitter
-        stream = Stream(self, settings, stops, max_tokens, ended, splitter, exclusive)
+        stream = Stream(self, settings, stops, max_tokens, ended, splitter, exclusive, progress)
         stats = stream.answer.stats
         stats.prompt_tokens = len(self)
         stats.reused_tokens = report.kept + report.reused if report else self.n_computed

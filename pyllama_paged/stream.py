@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,7 +96,8 @@ class Stream:
     """
 
     def __init__(self, session: "Session", sampling: "Sampling", stops: StopStrings, max_tokens: int | None,
-                 ended, splitter: Splitter | None = None, exclusive: bool = False):
+                 ended, splitter: Splitter | None = None, exclusive: bool = False,
+                 progress: Callable[[int, int], object] | None = None):
         self.session = session
         self.answer = Answer()
         self._native, self._keep = sampling.native()
@@ -107,6 +108,7 @@ class Stream:
         self._marks: Mapping[int, str] = {control[m]: m for m in splitter.spelled} if splitter else {}     # its control tokens
         self._ready: deque[str] = deque()           # split, not yet handed out
         self._drafts = session._drafts()            # before this answer
+        self._progress = progress                   # told after each piece of the prompt: tokens computed, tokens in all
         self._ended = ended                         # told once, with the answer, when nothing more comes
         self._owner = None if exclusive else threading.get_ident()
         self.cancelled = False
@@ -137,8 +139,10 @@ class Stream:
         if self._max_tokens is not None and len(answer.tokens) >= self._max_tokens:
             self._last("length")
             return
-        for _ in session._steps():
+        for n_pending in session._steps():
             self._check()
+            if self._progress is not None and not answer.tokens:
+                self._progress(answer.stats.prompt_tokens - n_pending, answer.stats.prompt_tokens)
         self._check()
         token, logprob = session._draw(self._native)
         if not answer.tokens:
@@ -218,7 +222,7 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        if self.__dict__.get("_ended") is not None:     # not there if __init__ did not get that far
+        if self.__dict__.get("_ended") is not None and not self.session.closed:     # not there if __init__ did not get that far
             self._end(self.answer.finish or "interrupted")
 
     def __getattr__(self, name: str):

@@ -7,22 +7,28 @@
 
 Ctrl-C stops the answer and keeps the conversation; Ctrl-D leaves. Piped input is answered message by message,
 with nothing but the answers on standard output.
+
+A message   a line, or what is between two lines of three quotes; a line that begins with / is a command
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import Closed, InvalidArgument, PllamaError
+from ..errors import Closed, FileAccessError, InvalidArgument, PllamaError
+from ..messages import text_of
+from ..reasoning import Reasoning
 from . import looks
-from .main import open_model, sampling, thought
+from .main import open_model, sampling, thought, with_stored_beginning
 
 __all__ = ["chat"]
 
 _QUOTE = '"""'
+_MOST_BYTES = 64            # of a token in a text, on average; what is longer is not read at all
 
 
 class _Leave(Exception):
@@ -43,11 +49,14 @@ def _history_file() -> Path | None:
 class _Terminal:
     """Lines typed by a person."""
 
-    def __init__(self, commands: dict[str, str]):
+    def __init__(self, commands: list[str], keyboard: looks.Keyboard):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
         from prompt_toolkit.history import FileHistory, InMemoryHistory
 
+        # Asking the terminal where its cursor is would be for menus that this has not; some do not answer, and are complained about.
+        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+        self._keyboard = keyboard
         path = _history_file()
         self._session = PromptSession(
             history=FileHistory(str(path)) if path else InMemoryHistory(),
@@ -55,10 +64,26 @@ class _Terminal:
             complete_while_typing=False,
         )
 
+    def _put(self, keys: bytes) -> None:
+        """What was typed or pasted while something else was going on: as if it were typed now."""
+        from prompt_toolkit.input.typeahead import store_typeahead
+        from prompt_toolkit.input.vt100_parser import Vt100Parser
+
+        presses: list = []
+        parser = Vt100Parser(presses.append)
+        parser.feed(keys.decode("utf-8", "replace"))
+        parser.flush()
+        store_typeahead(self._session.input, presses)
+
     def line(self, more: bool) -> str:
         from prompt_toolkit.formatted_text import FormattedText
 
-        return self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")]))
+        if keys := self._keyboard.taken():
+            self._put(keys)
+        try:
+            return looks.typed(self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")])))
+        finally:
+            self._keyboard.mark_pastes(True)
 
 
 class _Pipe:
@@ -71,15 +96,18 @@ class _Pipe:
         return line.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def _message(source) -> str:
-    """One message: a line, or everything between two lines of three quotes."""
+def _message(source) -> tuple[str, bool]:
+    """What is said next, and whether it is a command: a line, or everything between two lines of three quotes."""
     text = source.line(False)
     if not text.lstrip().startswith(_QUOTE):
-        return text
+        return text, text.startswith("/") and "\n" not in text         # a pasted text of several lines is no command
     text = text.lstrip()[len(_QUOTE):]
     while not text.rstrip().endswith(_QUOTE):
-        text += "\n" + source.line(True)
-    return text.rstrip()[:-len(_QUOTE)].strip("\n")
+        try:
+            text += "\n" + source.line(True)
+        except EOFError:                    # the end of the input, or Ctrl-D, ends the message too
+            return text.strip("\n"), False
+    return text.rstrip()[:-len(_QUOTE)].strip("\n"), False
 
 
 _COMMANDS: dict[str, tuple[Callable, str]] = {}
@@ -99,7 +127,7 @@ class Chat:
     """A conversation, its settings, and what the slash commands do to them."""
 
     def __init__(self, model, settings, system: str | None, max_tokens: int | None, interactive: bool, think: bool | str | None = None,
-                 speculate: bool = False):
+                 speculate: bool = False, session=None):
         self.model = model
         self.think = think
         self.speculate = speculate
@@ -108,8 +136,10 @@ class Chat:
         self.interactive = interactive
         self.sessions = []
         self.current = 0
-        self.add(self._session([{"role": "system", "content": system}] if system is not None else []))
+        self.add(session or self._session([{"role": "system", "content": system}] if system is not None else []))
         self.last = None                # the last answer
+        self.meanwhile: Callable[[], None] = lambda: None       # to be called between pieces of an answer
+        self.read: list[str] = []       # texts of files that go before the next message
 
     @property
     def session(self):
@@ -121,35 +151,48 @@ class Chat:
         self.current, self.last = len(self.sessions) if at is None else at, None
         self.sessions.insert(self.current, session)
 
+    def go(self, at: int) -> None:
+        self.current, self.last = at, None
+
     def _session(self, messages: list[dict]):
-        return self.model.session(messages=messages, think=self.think, when_full="shift")
+        return with_stored_beginning(self.model, self.model.session(messages=messages, think=self.think, when_full="shift"))
 
     # ---- talking
 
     def say(self, text: str) -> None:
-        self._answer(lambda: self.session.stream(text, max_tokens=self.max_tokens, sampling=self.settings))
+        files, self.read = self.read, []
+        self._answer(lambda **options: self.session.stream("\n\n".join(filter(None, [*files, text])), **options))
 
     def _answer(self, begin: Callable) -> None:
         typist = looks.Typist(sys.stdout)
         stopped = False
-        stream = begin()
+
+        def progress(done: int, total: int) -> None:
+            typist.progress(done, total)
+            self.meanwhile()
+
+        stream = begin(max_tokens=self.max_tokens, sampling=self.settings, progress=progress)
         try:
-            with looks.silent_keyboard():
-                for piece in stream:
-                    typist.write(piece)
+            for piece in stream:
+                typist.write(piece)
+                self.meanwhile()
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
+            stream.close()              # it may have come between two pieces, where the stream does not see it
             stopped = True
         finally:
             typist.finish()
             self.last = stream.answer
         if stream.reasoning and not stream.text and stream.finish == "length":
             self.note("there was only room for reasoning; /more goes on", always=True)
+        elif stream.finish == "length" and not stream.context_full:
+            self.note(f"{looks.several(self.max_tokens, 'token')}, the most of an answer (/set max_tokens); /more goes on")
         if stopped:
-            self.note("stopped; /more goes on, /regen answers anew")
+            self.note("stopped; /more goes on, /regen answers anew" if self.session.unfinished
+                      else "stopped before the answer began; the message is taken back")
         if dropped := stream.dropped_messages:
-            self.note(f"the context of {self.model.info.context_limit:,} tokens was full: the oldest {len(dropped)} messages were dropped, "
+            self.note(f"the context of {self.model.info.context_limit:,} tokens was full: the oldest {looks.several(len(dropped), 'message')} dropped, "
                       "the system prompt and the rest kept", always=True)
         if stream.context_full:
             self.note(f"the context of {self.model.info.context_limit:,} tokens is full; /clear begins anew", always=True)
@@ -172,7 +215,11 @@ class Chat:
     def run(self, line: str) -> None:
         name, _, rest = line[1:].strip().partition(" ")
         if name not in _COMMANDS:
-            raise InvalidArgument(f"there is no command /{name}; /help lists them")
+            near = difflib.get_close_matches(name, _COMMANDS, n=1, cutoff=0.7)
+            other = f"did you mean /{near[0]}? /help lists all" if near else "/help lists them"
+            if not name.isalpha() and not near:
+                other += f"; a message that begins with / is put between two {_QUOTE}"
+            raise InvalidArgument(f"there is no command /{name}; {other}")
         _COMMANDS[name][0](self, rest.strip())
 
     # ---- commands
@@ -184,40 +231,41 @@ class Chat:
         for name, (_function, first) in _COMMANDS.items():
             names.setdefault(first, []).append(f"/{name}")
         rows = [(", ".join(all_names), (_COMMANDS[first][0].__doc__ or "").strip()) for first, all_names in names.items()]
-        rows += [(_QUOTE, "begins and ends a message of several lines"), ("Ctrl-C", "stops an answer"), ("Ctrl-D", "leaves")]
+        rows += [(_QUOTE, "begins and ends a message of several lines"), ("Ctrl-C, Ctrl-D", "stops an answer; leaves")]
         looks.grid(looks.console(), rows)
 
     @command("exit", "bye", "quit")
     def exit(self, _: str) -> None:
-        """leave (also Ctrl-D)"""
+        """leave"""
         raise _Leave
 
-    @command("clear")
+    @command("clear", "new")
     def clear(self, _: str) -> None:
         """forget the conversation, keep the system prompt"""
         self._restart([m for m in self.session.messages[:1] if m["role"] == "system"])
+        self.read = []
         self.note("a new conversation")
 
     @command("regen")
     def regen(self, _: str) -> None:
         """answer the last message again, with the next seed"""
-        if self.last is None or not any(m["role"] == "user" for m in self.session.messages):
+        if not any(m.get("role") == "user" for m in self.session.messages):
             raise InvalidArgument("there is no answer to give again")
         self.settings = self.settings.with_(seed=self.settings.seed + 1)
         if self.settings.temperature == 0:
             self.note("the temperature is 0, so the answer will be the same; /set temp 0.7 changes that")
-        self._answer(lambda: self.session.regenerate(max_tokens=self.max_tokens, sampling=self.settings))
+        self._answer(self.session.regenerate)
 
     @command("more")
     def more(self, _: str) -> None:
         """go on with an answer that was stopped"""
-        if self.last is None or self.last.finish in ("stop", "tool_calls"):
+        if not self.session.unfinished:
             raise InvalidArgument("there is no unfinished answer to go on with")
-        self._answer(lambda: self.session.resume(max_tokens=self.max_tokens, sampling=self.settings))
+        self._answer(self.session.resume)
 
     @command("system")
     def system(self, text: str) -> None:
-        """show the system prompt, or set it and begin anew: /system You are terse."""
+        """show the system prompt, or set it: /system You are terse."""
         if text:
             self._restart([{"role": "system", "content": text}])
             self.note("a new conversation with this system prompt")
@@ -227,38 +275,44 @@ class Chat:
 
     @command("think")
     def thinking(self, text: str) -> None:
-        """show whether the model reasons before it answers, or change it: /think off"""
+        """show or change whether it reasons first: /think off"""
         if text:
             setting = thought(text)
             for session in self.sessions:
                 session.think = setting
             self.think = setting
         now = ", ".join(f"{name}={value}" for name, value in self.session.think.items())
+        if not now and not self.model.thinks:
+            self.note("this model marks no reasoning")
+            return
         self.note(f"reasoning: {now or 'as the chat template does by itself'}"
-                  + ("" if self.model.thinks else "; this model's reasoning could not be told from its answers"))
+                  + ("" if self.model.thinks else "; it cannot be told from the answer, because this model does not mark it"))
 
     @command("set")
     def set(self, text: str) -> None:
         """show the settings, or change one: /set temp 0.7"""
-        name, _, value = text.partition(" ")
+        name, _, value = text.replace("=", " ", 1).partition(" ")
+        value = value.strip()
         name = {"temp": "temperature", "n": "max_tokens"}.get(name.replace("-", "_"), name.replace("-", "_"))
         fields = [f for f in vars(self.settings) if f != "logit_bias"]
+        now = {f: getattr(self.settings, f) for f in fields} | {"max_tokens": -1 if self.max_tokens is None else self.max_tokens}
         if not name:
-            self.note("  ".join(f"{f}={getattr(self.settings, f)}" for f in fields) + f"  max_tokens={self.max_tokens}")
+            self.figures([(f, f"{v}" + (", until it is done" if (f, v) == ("max_tokens", -1) else "")) for f, v in now.items()])
+            return
+        if name not in now:
+            raise InvalidArgument(f"there is no setting {name}; there are {', '.join(now)}")
+        if not value:
+            self.note(f"{name} is {now[name]}")
             return
         try:
-            if name == "max_tokens":
-                self.max_tokens = int(value) if int(value) >= 0 else None
-            elif name in fields:
-                kind = type(getattr(self.settings, name))
-                self.settings = self.settings.with_(**{name: kind(value)})
-            else:
-                raise InvalidArgument(f"there is no setting {name}; there are {', '.join(fields)}, max_tokens")
-        except ValueError as problem:
-            if isinstance(problem, PllamaError):
-                raise
-            raise InvalidArgument(f"{value!r} is not a number") from None
-        self.note(f"{name} is now {self.max_tokens if name == 'max_tokens' else getattr(self.settings, name)}")
+            number = type(now[name])(value)
+        except ValueError:
+            raise InvalidArgument(f"{value!r} is no {'whole ' if isinstance(now[name], int) else ''}number") from None
+        if name == "max_tokens":
+            self.max_tokens = number if number >= 0 else None
+        else:
+            self.settings = self.settings.with_(**{name: number})
+        self.note(f"{name} is now {number}")
 
     @command("stats")
     def stats(self, _: str) -> None:
@@ -275,6 +329,38 @@ class Chat:
             rows.insert(1, ("given up", f"{s.dropped_tokens:,} tokens, because the conversation changed there"))
         self.figures(rows)
 
+    @command("show")
+    def show(self, _: str) -> None:
+        """show the conversation"""
+        if not self.session.messages:
+            self.note("nothing has been said yet")
+        for message in self.session.messages:
+            typist, role, text = looks.Typist(sys.stdout), message.get("role"), text_of(message)
+            if thought := message.get("reasoning_content"):
+                typist.write(Reasoning(thought))
+            typist.write({"user": ">>> ", "assistant": ""}.get(role, f"({role}) ") + text)
+            typist.finish()
+
+    @command("read")
+    def read_file(self, name: str) -> None:
+        """put a file before the next message: /read notes.txt"""
+        if not name:
+            raise InvalidArgument("a file name is missing: /read notes.txt")
+        limit = self.model.info.context_limit
+        try:
+            with open(os.path.expanduser(name), "rb") as f:
+                data = f.read(limit * _MOST_BYTES + 1)
+        except OSError as problem:
+            raise FileAccessError(f"{name}: {problem.strerror}") from None
+        if b"\0" in data:
+            raise InvalidArgument(f"{name} is no text")
+        text = data.decode("utf-8", "replace").strip("\n")
+        n = len(self.model.tokenize(text)) if len(data) <= limit * _MOST_BYTES else limit
+        if n >= limit:
+            raise InvalidArgument(f"{name} does not fit into the context of {limit:,} tokens")
+        self.read.append(text)
+        self.note(f"{looks.several(n, 'token')}, to go before the next message")
+
     def _restart(self, messages: list[dict]) -> None:
         self.session.close()
         del self.sessions[self.current]
@@ -287,32 +373,42 @@ def chat(args) -> int:
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     settings = sampling(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
+    if args.load and args.system is not None:
+        raise InvalidArgument("--load brings the system prompt of the saved conversation; -sys cannot be given beside it")
     with open_model(args) as model:
-        talk = Chat(model, settings, args.system, limit, interactive, thought(args.think), args.speculate == "on")
-        if interactive:
-            _greet(model)
-            source = _Terminal({name: "" for name, (_f, first) in _COMMANDS.items() if name == first})
-        else:
-            source = _Pipe()
-        while True:
-            try:
-                text = _message(source)
-                if not text.strip():
-                    continue
-                if text.startswith("/"):
-                    talk.run(text)
-                else:
-                    talk.say(text)
-            except (_Leave, EOFError):
-                return 0
-            except KeyboardInterrupt:
-                if not interactive:
-                    raise
-                talk.note("Ctrl-D or /exit leaves")
-            except PllamaError as problem:          # the conversation can go on after most of them
-                if not interactive or isinstance(problem, Closed):
-                    raise
-                looks.console().print(looks.clean(str(problem)), style="red", markup=False)
+        saved = model.resume(os.path.expanduser(args.load)) if args.load else None
+        if saved and args.think:
+            saved.think = thought(args.think)
+        talk = Chat(model, settings, args.system, limit, interactive, thought(args.think), args.speculate == "on", saved)
+        if not interactive:
+            return _converse(talk, _Pipe())
+        _greet(model)
+        if saved:
+            talk.note(f"{looks.several(len(saved.messages), 'message')}, {looks.several(len(saved), 'token')}; /show shows them")
+        names = [name for name, (_f, first) in _COMMANDS.items() if name == first]
+        with looks.Keyboard() as keyboard:
+            talk.meanwhile = keyboard.take
+            return _converse(talk, _Terminal(names, keyboard))
+
+
+def _converse(talk: Chat, source) -> int:
+    while True:
+        try:
+            text, is_command = _message(source)
+            if is_command:
+                talk.run(text)
+            elif text.strip() or talk.read:
+                talk.say(text)
+        except (_Leave, EOFError):
+            return 0
+        except KeyboardInterrupt:
+            if not talk.interactive:
+                raise
+            talk.note("Ctrl-D or /exit leaves")
+        except PllamaError as problem:          # the conversation can go on after most of them
+            if not talk.interactive or isinstance(problem, Closed):
+                raise
+            looks.console().print(looks.clean(str(problem)), style="red", markup=False)
 
 
 def _greet(model) -> None:

@@ -22,9 +22,16 @@ def _number(text: str, default: int | None = None) -> int:
         raise InvalidArgument(f"{text!r} is not a number") from None
 
 
+def _which(chat: Chat, text: str) -> int:
+    at = _number(text)
+    if not 1 <= at <= len(chat.sessions):
+        raise InvalidArgument(f"there is no conversation {at}; " + ("there is only one" if len(chat.sessions) == 1 else f"there are {len(chat.sessions)}"))
+    return at - 1
+
+
 @command("fork")
 def fork(chat: Chat, _: str) -> None:
-    """go on in a copy of this conversation, which shares its KV; /switch goes back"""
+    """go on in a copy, which shares memory; /switch goes back"""
     chat.add(chat.session.fork())
     chat.note(f"conversation {chat.current + 1} begins as a copy of the last one; /sessions lists them")
 
@@ -37,7 +44,7 @@ def sessions(chat: Chat, _: str) -> None:
         memory = session.memory
         said = next((m["content"] for m in reversed(session.messages) if m.get("role") == "user" and isinstance(m.get("content"), str)), "")
         first = " ".join(looks.clean(said).split())
-        rows.append((f"{'*' if i == chat.current else ' '} {i + 1}", f"{memory.n_tokens:,} tokens",
+        rows.append((f"{'*' if i == chat.current else ' '} {i + 1}", looks.several(memory.n_tokens, "token"),
                      f"{looks.size(memory.own)} own, {looks.size(memory.shared)} shared" + (f", {looks.size(memory.spilled)} on disk" if memory.spilled else ""),
                      first if len(first) <= 40 else first[:37] + "..."))
     chat.figures(rows)
@@ -46,42 +53,53 @@ def sessions(chat: Chat, _: str) -> None:
 @command("switch")
 def switch(chat: Chat, text: str) -> None:
     """go to another conversation: /switch 1"""
-    at = _number(text)
-    if not 1 <= at <= len(chat.sessions):
-        raise InvalidArgument(f"there is no conversation {at}; there are {len(chat.sessions)}")
-    chat.current, chat.last = at - 1, None
-    chat.note(f"conversation {at}")
+    chat.go(_which(chat, text))
+    chat.note(f"conversation {chat.current + 1}; /show shows it")
+
+
+@command("close")
+def close(chat: Chat, text: str) -> None:
+    """end this conversation, or another one: /close 2"""
+    at = _which(chat, text) if text else chat.current
+    if len(chat.sessions) == 1:
+        raise InvalidArgument("this is the only conversation; /clear begins anew, /exit leaves")
+    chat.sessions.pop(at).close()
+    if at == chat.current:
+        chat.go(min(at, len(chat.sessions) - 1))
+    elif at < chat.current:
+        chat.current -= 1
+    chat.note(f"closed; this is now conversation {chat.current + 1} of {len(chat.sessions)}")
 
 
 @command("rewind")
 def rewind(chat: Chat, text: str) -> None:
-    """take back the last messages with their answers: /rewind 2"""
+    """take back the last messages and answers: /rewind 2"""
     n = _number(text, 1)
     gone = chat.session.rewind_turns(n)
     chat.last = None
-    chat.note(f"{len(gone)} messages taken back, {len(chat.session):,} tokens remain")
+    chat.note(f"{looks.several(len(gone), 'message')} taken back, {looks.several(len(chat.session), 'token')} remain")
 
 
 @command("pin")
 def pin(chat: Chat, _: str) -> None:
-    """keep what conversations with this system prompt begin with, also for later ones: pinned, and on disk"""
+    """keep the system prompt computed, also on disk"""
     head = [m for m in chat.session.messages[:1] if m.get("role") == "system"]
     if not head:
         raise InvalidArgument("there is no system prompt to pin; /system sets one")
     prefix = chat.model.prefix(messages=head, template=chat.session.template, keep=True)
     where = f", kept in {prefix.path}" if prefix.path else ""
-    chat.note(f"{len(prefix):,} tokens pinned{where}; {prefix.reused:,} of them were computed already")
+    chat.note(f"{looks.several(len(prefix), 'token')} pinned{where}; {prefix.reused:,} of them were computed already")
 
 
 @command("trim")
 def trim(chat: Chat, text: str) -> None:
-    """give memory that nobody uses back to the system: /trim, or /trim 64MiB"""
+    """give unused memory back to the system: /trim 64MiB"""
     chat.note(f"{looks.size(chat.model.trim(text or 1 << 60))} given back", always=True)
 
 
 @command("save")
 def save(chat: Chat, text: str) -> None:
-    """write the conversation with its KV to a file: /save talk.plpkv"""
+    """write the conversation to a file: /save talk.plpkv"""
     if not text:
         raise InvalidArgument("a file name is missing: /save talk.plpkv")
     chat.session.save(os.path.expanduser(text))
@@ -90,25 +108,25 @@ def save(chat: Chat, text: str) -> None:
 
 @command("load")
 def load(chat: Chat, text: str) -> None:
-    """go on with a saved conversation, beside this one: /load talk.plpkv"""
+    """go on with a saved conversation: /load talk.plpkv"""
     if not text:
         raise InvalidArgument("a file name is missing: /load talk.plpkv")
     chat.add(chat.model.resume(os.path.expanduser(text)))
-    chat.note(f"conversation {chat.current + 1}: {len(chat.session.messages)} messages, {len(chat.session):,} tokens, "
-              f"{len(chat.session) - chat.session.n_computed:,} to compute")
+    chat.note(f"conversation {chat.current + 1}: {looks.several(len(chat.session.messages), 'message')}, {looks.several(len(chat.session), 'token')}, "
+              f"{len(chat.session) - chat.session.n_computed:,} to compute; /show shows them")
 
 
 @command("mem")
 def mem(chat: Chat, _: str) -> None:
-    """what this conversation and all of them hold in memory, in bytes and tokens"""
+    """what this conversation, and all of them, hold in memory"""
     own, pool, info = chat.session.memory, chat.model.memory, chat.model.info
     size = looks.size
     rows = [
-        ("this conversation", f"{own.n_tokens:,} tokens in {own.n_blocks} blocks of {info.block_len}: {size(own.own)} own, "
+        ("this conversation", f"{looks.several(own.n_tokens, 'token')} in {looks.several(own.n_blocks, 'block')} of {info.block_len}: {size(own.own)} own, "
                               f"{size(own.shared)} shared ({size(own.saved)} saved), {size(own.reserved)} reserved"
                               + (f", {size(own.spilled)} on disk" if own.spilled else "")),
-        ("pool", f"{size(pool.resident)} of at most {size(pool.budget)}, in {pool.n_slabs} slabs"),
-        ("  token state", f"{size(pool.token_state)}: {pool.n_tokens:,} tokens, shared ones once; {size(pool.pinned)} of it pinned"),
+        ("pool", f"{size(pool.resident)} of at most {size(pool.budget)}, in {looks.several(pool.n_slabs, 'slab')}"),
+        ("  token state", f"{size(pool.token_state)}: {looks.several(pool.n_tokens, 'token')}, shared ones once; {size(pool.pinned)} of it pinned"),
         ("  reserved", f"{size(pool.reserved)} for the next tokens of open blocks"),
         ("  internal", f"{size(pool.internal)} held and never to be used"),
         ("  external", f"{size(pool.external)} free inside slabs"),

@@ -4,11 +4,12 @@ What a person sees: sizes and rates in words, text that cannot play with the ter
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import select
 import shutil
 import sys
+import time
 import unicodedata
 from typing import TextIO
 
@@ -19,15 +20,21 @@ try:
 except ImportError:             # a system without POSIX terminals
     termios = None
 
-__all__ = ["Typist", "clean", "columns", "console", "count", "grid", "no_pipe_error", "progress", "rate", "silent_keyboard", "size"]
+__all__ = ["Keyboard", "Typist", "clean", "columns", "console", "count", "grid", "no_pipe_error", "progress", "rate", "several", "size", "typed"]
 
 _DIM, _PLAIN = ("", "") if os.environ.get("TERM") == "dumb" else ("\x1b[2m", "\x1b[0m")
+_PATIENCE = 1.0             # seconds without a word before a person is told what goes on
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def clean(text: str) -> str:
     """Without control characters: a file's metadata, or a model, may hold terminal commands."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def typed(text: str) -> str:
+    """What a person typed, or gave as an option, where the locale's encoding could not say what it was: it was UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if any("\udc80" <= c <= "\udcff" for c in text) else text
 
 
 def size(n: float) -> str:
@@ -45,6 +52,11 @@ def count(n: float) -> str:
         if n >= factor:
             return f"{n / factor:.1f}{unit}"
     return f"{n:,.0f}"
+
+
+def several(n: int, thing: str) -> str:
+    """1 token, 2,000 tokens."""
+    return f"{n:,} {thing}" + ("" if n == 1 else "s")
 
 
 def rate(n: float) -> str:
@@ -83,20 +95,51 @@ def grid(out, rows, styles=("bold",)) -> None:
     out.print(table)
 
 
-@contextlib.contextmanager
-def silent_keyboard():
-    """While an answer is written, keys pressed (^C among them) do not show up in the middle of it."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    quiet = list(before)
-    quiet[3] &= ~(termios.ECHO | termios.ECHOCTL)       # the local modes
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+class Keyboard:
+    """
+    The terminal's keyboard during a conversation, for as long as this is entered: keys pressed (^C among them) do not
+    show up in the middle of an answer, but are taken here, for the next prompt. So is a paste, whole, because the
+    terminal marks where it begins and ends.
+
+    `take` is to be called now and then: a terminal holds 4 KiB, and what comes behind them waits, ^C as well. The mode
+    holds between answers too (a prompt goes back to what it found), since a Ctrl-D that comes in line mode is lost.
+    """
+
+    def __init__(self):
+        self._keys = b""
+        self._fd = sys.stdin.fileno() if termios is not None and sys.stdin.isatty() else -1
+
+    def __enter__(self) -> "Keyboard":
+        if self._fd >= 0:
+            self._before = termios.tcgetattr(self._fd)
+            quiet = termios.tcgetattr(self._fd)
+            quiet[3] &= ~(termios.ECHO | termios.ECHOCTL | termios.ICANON)      # the local modes
+            quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
+        return self
+
+    def __exit__(self, *exc) -> None:
+        if self._fd >= 0:
+            self.mark_pastes(False)
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def mark_pastes(self, on: bool) -> None:
+        """To be called before each answer: a prompt ends it."""
+        if self._fd >= 0 and _DIM and sys.stdout.isatty():
+            sys.stdout.write(f"\x1b[?2004{'h' if on else 'l'}")
+            sys.stdout.flush()
+
+    def take(self) -> None:
+        while self._fd >= 0 and select.select([self._fd], [], [], 0)[0]:
+            if not (more := os.read(self._fd, 65536)):
+                return                  # the terminal has gone; whoever reads next is told
+            self._keys += more
+
+    def taken(self) -> bytes:
+        """What was pressed since it was asked last."""
+        self.take()
+        keys, self._keys = self._keys, b""
+        return keys
 
 
 def progress():
@@ -149,8 +192,26 @@ class Typist:
         self._word = ""
         self._open = False              # something stands on the line; only without a terminal
         self._dim = False
+        self._began = time.monotonic()
+        self._waits = False             # a line about the prompt stands where the answer will
+
+    def progress(self, done: int, total: int) -> None:
+        """How far a long prompt is read; gone when the answer begins. Nothing for what is done in a moment."""
+        if not self._width or not _DIM or (time.monotonic() - self._began < _PATIENCE and not self._waits):
+            return
+        text = f"reading the prompt: {done:,} of {total:,} tokens"
+        self._out.write(f"\r\x1b[K{_DIM}{text[:self._width - 1]}{_PLAIN}" if done < total else "\r\x1b[K")
+        self._out.flush()
+        self._waits = done < total
+
+    def _waited(self) -> None:
+        if self._waits:
+            self._out.write("\r\x1b[K")
+            self._waits = False
 
     def write(self, text: str) -> None:
+        self._waited()
+        self._width = columns(self._out) or self._width         # it may change in the middle of an answer
         dim = isinstance(text, Reasoning)
         if dim and not self._width:
             return
@@ -204,6 +265,7 @@ class Typist:
 
     def finish(self) -> None:
         """The last word, and a line end if the text did not bring one."""
+        self._waited()
         self._flush_word()
         if self._column or self._open:
             self._out.write("\n")

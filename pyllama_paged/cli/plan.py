@@ -24,7 +24,7 @@ def add_parser(commands) -> None:
     p.add_argument("--memory", metavar="SIZE", help="plan for a machine with this much free memory instead of this one, e.g. 6GiB")
     p.add_argument("--sessions", type=int, default=1, metavar="N", help="conversations at a time (default: 1)")
     p.add_argument("--prefix", type=int, default=0, metavar="N", help="tokens that they all begin with (default: 0)")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def free_memory() -> int:

@@ -24,16 +24,16 @@ def add_parser(commands, model_options) -> None:
 
     c = actions.add_parser("build", help="compute one and keep it", description="Compute what conversations begin with, and keep it on disk.")
     model_options(c)
-    c.add_argument("-sys", "--system-prompt", dest="system", metavar="TEXT", help="what the model is told first")
+    c.add_argument("-sys", "--system-prompt", dest="system", type=looks.typed, metavar="TEXT", help="what the model is told first")
     c.add_argument("-f", "--file", metavar="FILE", help="take the system prompt from a file (-: standard input)")
     c.add_argument("--tools", metavar="FILE", help="a JSON file with the list of tools")
     c.add_argument("--label", metavar="NAME", help="what it is called in lists (default: its first words)")
 
     c = actions.add_parser("list", help="what is there")
-    c.add_argument("--json", action="store_true")
+    c.add_argument("--json", action="store_true", help="print one JSON object")
     c = actions.add_parser("show", help="one of them, and its text")
     c.add_argument("prefix", metavar="NAME", help="its name, or the beginning of its file's name")
-    c.add_argument("--json", action="store_true")
+    c.add_argument("--json", action="store_true", help="print one JSON object")
     c = actions.add_parser("rm", help="throw some away")
     c.add_argument("prefix", metavar="NAME", nargs="+")
     c = actions.add_parser("gc", help="throw away what is damaged, left over, or beyond the limit")
@@ -103,7 +103,7 @@ def _list(args) -> int:
     if rows:
         looks.grid(looks.console(), rows)
     total = sum(e.n_bytes for e in entries)
-    print(f"{len(entries)} prefixes, {looks.size(total)} of at most {looks.size(store.limit)}, in {store.folder}", file=sys.stderr)
+    print(f"{len(entries)} {'prefix' if len(entries) == 1 else 'prefixes'}, {looks.size(total)} of at most {looks.size(store.limit)}, in {store.folder}", file=sys.stderr)
     return 0
 
 

@@ -11,7 +11,7 @@ import sys
 
 from ..errors import InvalidArgument
 from . import looks
-from .main import open_model, sampling, thought
+from .main import open_model, sampling, thought, with_stored_beginning
 
 __all__ = ["run"]
 
@@ -48,6 +48,8 @@ def run(args) -> int:
     prompt = _prompt(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
     with open_model(args) as model, model.session(system=args.system, think=thought(args.think), speculate=args.speculate == "on") as session:
+        if not args.raw:
+            with_stored_beginning(model, session)
         ask = session.complete if args.raw else session.stream
         with ask(prompt, max_tokens=limit, sampling=sampling(args)) as stream:
             if args.json:

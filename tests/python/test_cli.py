@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -81,10 +82,10 @@ def test_reasoning_is_not_in_what_other_programs_get(command, makers, tmp_path):
     one_sentence(command("run", makers.puppet(tmp_path / "q.gguf", ["No"]), "-p", "so", "--think", "off"), "no switch")
 
 
-def test_reasoning_is_dim_on_a_terminal():
+def test_reasoning_is_dim_on_a_terminal(monkeypatch):
     screen = Screen()
+    monkeypatch.setenv("COLUMNS", "20")
     typist = looks.Typist(screen)
-    typist._width = 20
     for piece in (Reasoning("Let me"), Reasoning(" see."), "Yes, ", "I do."):
         typist.write(piece)
     typist.finish()
@@ -148,7 +149,7 @@ def test_a_folder_and_a_file_one_may_not_read(command, tmp_path):
 
 
 @pytest.mark.parametrize("args", [
-    ["run", "-p"], ["nothing"], [], ["run", "-p", "x", "--temp", "warm"], ["inspect"], ["run", "MODEL", "-p", "x", "--kv", "f12"]])
+    ["run", "-p"], ["nothing"], ["prefix"], ["run", "-p", "x", "--temp", "warm"], ["inspect"], ["run", "MODEL", "-p", "x", "--kv", "f12"]])
 def test_arguments_that_cannot_be(command, args):
     done = command(*args)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
@@ -298,11 +299,11 @@ class Screen(io.StringIO):
 @example(["a" * 6, "中", "b" * 7, "中"], 8)
 def test_words_are_kept_whole_and_nothing_is_lost(pieces, width):
     screen = Screen()
-    typist = looks.Typist(screen)
-    typist._width = width
-    for piece in pieces:
-        typist.write(piece)
-    typist.finish()
+    with mock.patch.dict(os.environ, COLUMNS=str(width)):
+        typist = looks.Typist(screen)
+        for piece in pieces:
+            typist.write(piece)
+        typist.finish()
     shown, text = screen.getvalue(), "".join(pieces)
     assert shown.replace("\n", "").replace(" ", "") == text.replace("\n", "").replace(" ", "")
     for line in shown.split("\n"):
@@ -310,6 +311,17 @@ def test_words_are_kept_whole_and_nothing_is_lost(pieces, width):
     for word in text.replace("中", " ").split():
         if len(word) < width - 1:
             assert word in shown
+
+
+def test_a_terminal_that_changes_its_width(monkeypatch):
+    screen = Screen()
+    monkeypatch.setenv("COLUMNS", "30")
+    typist = looks.Typist(screen)
+    for width, piece in ((30, "twelve words or fewer in a "), (12, "narrow window "), (40, "and then all the rest in a wide one")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        typist.write(piece)
+    typist.finish()
+    assert screen.getvalue() == "twelve words or fewer in a \nnarrow \nwindow and then all the rest in a wide \none\n"
 
 
 def test_sizes_and_counts():

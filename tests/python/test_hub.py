@@ -167,9 +167,12 @@ def test_a_checksum_that_nobody_has(server, entry):
 
 def test_without_a_network(server, entry, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE.*no model of the catalog.*by its path") as problem:
+    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE.*needs no network: any GGUF file by its path$") as problem:
         hub.fetch("one")
     assert "\n" not in str(problem.value)
+    monkeypatch.setattr(hub, "is_here", lambda name: True)
+    with pytest.raises(DownloadError, match="by its path, and of the catalog one$"):
+        hub.fetch("one")
     (tmp_path / "cache" / "one.gguf").write_bytes(DATA)
     assert hub.find("one") == tmp_path / "cache" / "one.gguf"
 

@@ -8,6 +8,7 @@ cold model; a refused session must be as it was; and when all is closed, nothing
 PLP_PROGRAMS   how many programs for each kind of pool (default: few, for every day)
 """
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -50,6 +51,8 @@ class Pool(RuleBasedStateMachine):
         self.pins = []
         self.files = []                     # (path, timeline)
         self.n_files = 0
+        self.store = self.folder / "store"
+        shutil.rmtree(self.store, ignore_errors=True)       # a program must find what it finds when it is run again
 
     # ---- the reference
 
@@ -178,7 +181,7 @@ class Pool(RuleBasedStateMachine):
         from pyllama_paged import PrefixStore
 
         try:
-            prefix = self.model.prefix(text=LINES[which][:n], keep=True, store=PrefixStore(self.folder / "store"))
+            prefix = self.model.prefix(text=LINES[which][:n], keep=True, store=PrefixStore(self.store))
         except KvBudgetExceeded:
             assert "kv_budget" in self.options
             return

@@ -172,7 +172,64 @@ def test_the_budget_refuses_one_session_and_harms_no_other(smol_path):
         assert model.check()
 
 
+def test_a_budget_for_no_token_is_refused_at_once(smol_path, tiny_path):
+    for path, least in ((smol_path, 360), (tiny_path, 256)):        # KiB: a block of pages; a slab of small blocks
+        with pytest.raises(KvBudgetExceeded, match=f"at least {least} KiB") as refused:
+            Model.open(path, kv_budget=(least << 10) - 1)
+        assert (refused.value.wanted, refused.value.available) == (least << 10, (least << 10) - 1)
+        with Model.open(path, kv_budget=least << 10) as model:
+            assert len(model.logits([1])) == 1
+    with Model.open(smol_path, kv_budget="360KiB") as model, model.session() as session:
+        session.feed(range(17))
+        with pytest.raises(KvBudgetExceeded, match="2 blocks need a budget of at least 720 KiB, and it is 360 KiB"):
+            session.compute()
+
+
 # ---- answers
+
+def test_how_far_the_prompt_is_read_can_be_seen(tiny_path):
+    with Model.open(tiny_path, chunk=16) as model:
+        seen = []
+        session = model.session()
+        stream = session.complete(LINE[:40], max_tokens=3, progress=lambda *counts: seen.append(counts))
+        stream.read()
+        assert seen == [(16, 40), (32, 40), (40, 40)]
+        session.feed(LINE[:20])
+        seen.clear()
+        session.compute(progress=lambda *counts: seen.append(counts))
+        assert seen[-1] == (len(session), len(session)) and len(seen) == 2
+        with pytest.raises(ZeroDivisionError):
+            session.complete(LINE[:40], progress=lambda done, total: 1 // 0).read()
+        assert session.n_computed > 60
+
+
+def test_an_answer_that_can_be_gone_on_with(puppet):
+    model = puppet(["One", " two", " three"])
+    session = model.session()
+    assert not session.unfinished
+    session.send("count", max_tokens=1)
+    assert session.unfinished and session.fork().unfinished
+    session.resume(max_tokens=1).read()
+    assert session.unfinished
+    session.resume().read()
+    assert not session.unfinished and session.messages[-1]["content"] == "One two three"
+    for change in (lambda s: s.rewind(3), lambda s: s.feed([5]), lambda s: s.sync([5, 6]), lambda s: s.rewind_turns(), lambda s: s.complete("x", max_tokens=1).read()):
+        other = model.session()
+        other.send("count", max_tokens=1)
+        change(other)
+        said = [dict(m) for m in other.messages]
+        assert not other.unfinished, "the timeline is no longer what that answer left"
+        if len(other):
+            other.resume(max_tokens=1).read()
+        assert other.messages == said
+
+
+def test_a_stream_that_outlives_its_model_says_nothing(makers, tmp_path, script):
+    path = makers.puppet(tmp_path / "p.gguf", ["One", " two", " three"])
+    assert script("import sys\nfrom pyllama_paged import Model\nwith Model.open(sys.argv[1]) as model:\n    stream = model.session().stream('x')\n    next(stream)\n"
+                  "sys.stderr = sys.stdout\ndel stream\nprint('ok')", path) == "ok\n"
+
+
 
 CHAIN = [b"\xf0\x9f", b"\xa6", b"\x99", b"\xc3", b"\xa9", b"\xf0"]
 

@@ -20,7 +20,13 @@ class Own:
         self.sessions: dict = {}
 
     def hello(self):
-        import numpy  # noqa: F401      what beams need, so that it counts as interpreter and not as memory of a session
+        # What may be imported later counts as interpreter, not as memory of a session: beams need numpy.
+        import numpy  # noqa: F401
+
+        import pyllama_paged
+
+        for name in pyllama_paged.__all__:
+            getattr(pyllama_paged, name)
 
     def open(self, model, threads, context, sessions, *, layout="paged", kv="f16", block=0, budget=None, shuffle=False, unified=False):
         # A fixed chunk: figures must not follow the machine's speed.
