@@ -319,7 +319,7 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether the last message is an answer that ended before the model was done, so that `resume` completes it."""
-        return self._unfinished is not None
+        return self._unfinished is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
 
     def resume(self, *, max_tokens: int | None = None, stop: str | Iterable[str] | None = None, sampling: Sampling | None = None,
                progress: Callable[[int, int], object] | None = None, **changes) -> Stream:
@@ -348,6 +348,7 @@ class Session:
             if not before and not new:
                 raise InvalidArgument("the prompt is empty, and so is the session: there is nothing to continue")
             report = self.sync(before + new) if new else None
+            self._unfinished = None
             return self._begin(settings, stops, max_tokens, lambda answer: None, report=report, progress=progress)
 
     def send(self, content: str | Mapping | Sequence[Mapping] | None = None, **options) -> Answer:
@@ -569,6 +570,8 @@ class Session:
 
     def _remember(self, opening: Sequence, answer: Answer) -> None:
         """The next rendering will hold this text; it shall become these tokens, which are computed."""
+        if self.closed:
+            return
         vocab, ids = self.model.vocab, list(answer.tokens)
         if ids and vocab.ends(ids[-1]):
             ids.pop()

@@ -213,7 +213,8 @@ def test_an_answer_that_can_be_gone_on_with(puppet):
     assert session.unfinished
     session.resume().read()
     assert not session.unfinished and session.messages[-1]["content"] == "One two three"
-    for change in (lambda s: s.rewind(3), lambda s: s.feed([5]), lambda s: s.sync([5, 6]), lambda s: s.rewind_turns(), lambda s: s.complete("x", max_tokens=1).read()):
+    for change in (lambda s: s.rewind(3), lambda s: s.feed([5]), lambda s: s.sync([5, 6]), lambda s: s.rewind_turns(), lambda s: s.complete("x", max_tokens=1).read(),
+                   lambda s: s.complete("", max_tokens=1).read(), lambda s: s.messages.append({"role": "user", "content": "x"}), lambda s: s.messages.clear()):
         other = model.session()
         other.send("count", max_tokens=1)
         change(other)
@@ -228,7 +229,8 @@ def test_a_stream_that_outlives_its_model_says_nothing(makers, tmp_path, script)
     path = makers.puppet(tmp_path / "p.gguf", ["One", " two", " three"])
     assert script("import sys\nfrom pyllama_paged import Model\nwith Model.open(sys.argv[1]) as model:\n    stream = model.session().stream('x')\n    next(stream)\n"
                   "sys.stderr = sys.stdout\ndel stream\nprint('ok')", path) == "ok\n"
-
+    assert script("import sys\nfrom pyllama_paged import Model\nwith Model.open(sys.argv[1]) as model:\n    stream = model.session().stream('x')\n    next(stream)\n"
+                  "stream.close()\nprint(stream.finish, stream.session.messages[-1]['content'])", path) == "interrupted One\n"
 
 
 CHAIN = [b"\xf0\x9f", b"\xa6", b"\x99", b"\xc3", b"\xa9", b"\xf0"]
