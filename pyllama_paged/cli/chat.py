@@ -13,12 +13,15 @@ A message   a line, or what is between two lines of three quotes; a line that be
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .._native import path_bytes
 from ..errors import Closed, FileAccessError, InvalidArgument, PllamaError
 from ..messages import text_of
 from ..reasoning import Reasoning
@@ -65,15 +68,12 @@ class _Terminal:
         )
 
     def _put(self, keys: bytes) -> None:
-        """What was typed or pasted while something else was going on: as if it were typed now."""
+        """What was typed or pasted while something else was going on: as if it were typed now. The rest of a paste, or of a character, may still come."""
         from prompt_toolkit.input.typeahead import store_typeahead
-        from prompt_toolkit.input.vt100_parser import Vt100Parser
 
-        presses: list = []
-        parser = Vt100Parser(presses.append)
-        parser.feed(keys.decode("utf-8", "replace"))
-        parser.flush()
-        store_typeahead(self._session.input, presses)
+        source = self._session.input
+        source.vt100_parser.feed(keys.decode(sys.stdin.encoding, "surrogateescape"))
+        store_typeahead(source, source.read_keys() + source.flush_keys())
 
     def line(self, more: bool) -> str:
         from prompt_toolkit.formatted_text import FormattedText
@@ -81,7 +81,7 @@ class _Terminal:
         if keys := self._keyboard.taken():
             self._put(keys)
         try:
-            return looks.typed(self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")])))
+            return looks.typed(self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")]), handle_sigint=False))
         finally:
             self._keyboard.mark_pastes(True)
 
@@ -123,6 +123,16 @@ def command(*names: str):
     return register
 
 
+@contextlib.contextmanager
+def _interrupts(handler):
+    """What Ctrl-C does for as long as this is entered; as its value, what it did before."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield before
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Chat:
     """A conversation, its settings, and what the slash commands do to them."""
 
@@ -136,8 +146,9 @@ class Chat:
         self.interactive = interactive
         self.sessions = []
         self.current = 0
-        self.add(session or self._session([{"role": "system", "content": system}] if system is not None else []))
+        self.add(session if session is not None else self._session([{"role": "system", "content": system}] if system is not None else []))
         self.last = None                # the last answer
+        self.while_busy: Callable = contextlib.nullcontext      # entered while something is done that Ctrl-C may stop
         self.meanwhile: Callable[[], None] = lambda: None       # to be called between pieces of an answer
         self.read: list[str] = []       # texts of files that go before the next message
 
@@ -200,7 +211,7 @@ class Chat:
     def note(self, text: str, always: bool = False) -> None:
         """A remark that is not part of the conversation."""
         if self.interactive:
-            looks.console().print(text, style="dim", markup=False)
+            looks.console().print(looks.clean(text), style="dim", markup=False)
         elif always:
             print(text, file=sys.stderr)
 
@@ -348,13 +359,15 @@ class Chat:
             raise InvalidArgument("a file name is missing: /read notes.txt")
         limit = self.model.info.context_limit
         try:
-            with open(os.path.expanduser(name), "rb") as f:
+            with open(path_bytes(os.path.expanduser(name)), "rb") as f:
                 data = f.read(limit * _MOST_BYTES + 1)
         except OSError as problem:
             raise FileAccessError(f"{name}: {problem.strerror}") from None
         if b"\0" in data:
             raise InvalidArgument(f"{name} is no text")
-        text = data.decode("utf-8", "replace").strip("\n")
+        text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n").strip("\n")
+        if not text.strip():
+            raise InvalidArgument(f"{name} is empty")
         n = len(self.model.tokenize(text)) if len(data) <= limit * _MOST_BYTES else limit
         if n >= limit:
             raise InvalidArgument(f"{name} does not fit into the context of {limit:,} tokens")
@@ -377,17 +390,18 @@ def chat(args) -> int:
         raise InvalidArgument("--load brings the system prompt of the saved conversation; -sys cannot be given beside it")
     with open_model(args) as model:
         saved = model.resume(os.path.expanduser(args.load)) if args.load else None
-        if saved and args.think:
+        if saved is not None and args.think:
             saved.think = thought(args.think)
         talk = Chat(model, settings, args.system, limit, interactive, thought(args.think), args.speculate == "on", saved)
         if not interactive:
             return _converse(talk, _Pipe())
         _greet(model)
-        if saved:
+        if saved is not None:
             talk.note(f"{looks.several(len(saved.messages), 'message')}, {looks.several(len(saved), 'token')}; /show shows them")
         names = [name for name, (_f, first) in _COMMANDS.items() if name == first]
-        with looks.Keyboard() as keyboard:
-            talk.meanwhile = keyboard.take
+        # A prompt takes Ctrl-C as a key. The signal, while a prompt comes and goes, has nothing to stop, and an event loop half made complains.
+        with looks.Keyboard() as keyboard, _interrupts(lambda *_: None) as stop:
+            talk.meanwhile, talk.while_busy = keyboard.take, lambda: _interrupts(stop)
             return _converse(talk, _Terminal(names, keyboard))
 
 
@@ -395,10 +409,11 @@ def _converse(talk: Chat, source) -> int:
     while True:
         try:
             text, is_command = _message(source)
-            if is_command:
-                talk.run(text)
-            elif text.strip() or talk.read:
-                talk.say(text)
+            with talk.while_busy():
+                if is_command:
+                    talk.run(text)
+                elif text.strip() or talk.read:
+                    talk.say(text)
         except (_Leave, EOFError):
             return 0
         except KeyboardInterrupt:

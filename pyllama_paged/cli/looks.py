@@ -71,7 +71,7 @@ def columns(stream: TextIO) -> int:
 def console(stderr: bool = False):
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty())
+    return Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=not (sys.stderr if stderr else sys.stdout).isatty())
 
 
 def grid(out, rows, styles=("bold",)) -> None:

@@ -32,7 +32,8 @@ _ELSEWHERE = {
     ("--no-mmap",): "weights are always mapped, never copied; --mlock keeps them in memory",
     ("-fa", "--flash-attn", "-b", "--batch-size", "-ub", "--ubatch-size", "--jinja"): "it is not needed here",
     ("--prompt-cache", "--prompt-cache-file"): "/save and chat --load keep a conversation, `prefix build` a system prompt",
-    ("-i", "--interactive", "-cnv", "--conversation"): "chat is the command for conversations, run for single answers",
+    ("-i", "--interactive", "-cnv", "--conversation", "-no-cnv", "--no-conversation", "-st", "--single-turn"):
+        "chat is the command for conversations, run for single answers",
 }
 
 
@@ -50,8 +51,8 @@ class _Parser(argparse.ArgumentParser):
         if self.talks:
             for arg in args or ():          # before parsing: some would be taken for a short option with its value
                 for names, instead in _ELSEWHERE.items():
-                    if arg in names:
-                        self.error(f"there is no option {arg}; {instead}")
+                    if (name := arg.partition("=")[0]) in names:
+                        self.error(f"there is no option {name}; {instead}")
         known, rest = super().parse_known_args(args, namespace)
         if rest and self.is_command:        # else the whole parser would say it, in its own name
             self.error(f"unknown: {' '.join(rest)}")
@@ -110,7 +111,7 @@ def _talk_options(p: argparse.ArgumentParser, temperature: float, repeat_penalty
     g.add_argument("--min-p", type=_real, default=0.05, metavar="X", help="default: 0.05; 0: off")
     g.add_argument("--typical-p", type=_real, default=1.0, metavar="X", help="default: 1, off")
     g.add_argument("--repeat-penalty", type=_real, default=repeat_penalty, metavar="X", help=f"1: off (default: {repeat_penalty})")
-    g.add_argument("--seed", type=whole, default=0, metavar="N", help="the same seed gives the same text (default: 0)")
+    g.add_argument("-s", "--seed", type=whole, default=0, metavar="N", help="the same seed gives the same text (default: 0)")
     g.add_argument("--speculate", choices=("on", "off"), default=speculate,
                    help=f"compute what followed last time ahead, where text repeats itself and it pays; the answer stays the same (default: {speculate})")
 
@@ -236,7 +237,7 @@ def _ready_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))
-    if sys.stdout.errors == "strict" and hasattr(sys.stdout, "reconfigure"):
+    if sys.stdout.errors in ("strict", "surrogateescape") and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -129,6 +129,53 @@ def test_a_paste_is_one_message_also_while_an_answer_is_written(talker, tmp_path
         assert screen.end() == 0
 
 
+def test_a_paste_may_go_on_when_the_answer_has_ended(talker, tmp_path):
+    with Screen(tmp_path, "chat", talker) as screen:
+        screen.see(">>>")
+        screen.keys("x\r")
+        screen.see("la la")
+        screen.keys("\x1b[200~first\rsec")
+        time.sleep(0.5)
+        screen.keys("\x03")
+        screen.see("stopped")
+        screen.see(">>>")
+        screen.keys("ond\x1b[201~\r")
+        screen.see("la la")
+        screen.keys("\x03")
+        screen.see("stopped")
+        screen.see(">>>")
+        screen.keys("/show\r")
+        screen.see(">>> first\nsecond\nla la")
+        screen.keys("\x04")
+        assert screen.end() == 0 and "201~" not in screen.text
+
+
+def test_ctrl_c_again_and_again(talker, tmp_path):
+    """While a prompt comes and goes, it stops nothing and is not complained about."""
+    with Screen(tmp_path, "chat", talker) as screen:
+        screen.see(">>>")
+        for _ in range(3):
+            screen.keys("x\r")
+            screen.see("la la")
+            for _ in range(25):
+                screen.keys("\x03")
+                time.sleep(0.004)
+            screen.see("stopped")
+            time.sleep(0.5)
+        screen.keys("\x04")
+        assert screen.end() == 0
+        assert not [word for word in ("Traceback", "Exception", "never awaited") if word in screen.text], screen.text
+
+
+def test_a_remark_is_shown_as_it_is(talker, tmp_path):
+    with Screen(tmp_path, "chat", talker, "-sys", "Be :fire: [bold]kind[/]\x1b]0;title\x07") as screen:
+        screen.see(">>>")
+        screen.keys("/system\r")
+        screen.see("Be :fire: [bold]kind[/]\N{REPLACEMENT CHARACTER}]0;title\N{REPLACEMENT CHARACTER}")
+        screen.keys("\x04")
+        assert screen.end() == 0 and "\x1b]" not in screen._raw
+
+
 def test_ctrl_c_while_the_prompt_is_read(smol_path, tmp_path):
     (tmp_path / "long.txt").write_text("The quick brown fox jumps over the lazy dog. " * 400)
     with Screen(tmp_path, "chat", smol_path, "-n", "3") as screen:
@@ -244,6 +291,8 @@ def test_a_conversation_in_a_file_is_gone_on_with(command, makers, tmp_path):
     assert (done.returncode, done.stdout) == (0, "One two\n"), done.stderr
     done = command("chat", path, "--load", "talk", input="/more\n/show\n/regen\n/stats\n")
     assert done.stdout == " three\n(system) Be kind.\n>>> count\nOne two three\nOne two three\n" and done.returncode == 0, done.stderr
+    done = command("chat", path, "-sys", "Be kind.", input="/save begun\n")
+    assert command("chat", path, "--load", "begun", input="/show\n").stdout == "(system) Be kind.\n", done.stderr
     one_sentence(command("chat", path, "--load", "talk", "-sys", "x", input=""), "--load", "-sys")
     one_sentence(command("chat", path, "--load", "none", input=""), "none")
     done = command("chat", path, input="hello\n/more\n")
@@ -265,10 +314,14 @@ def test_a_file_goes_before_a_message(command, makers, tmp_path):
     (tmp_path / "a b.txt").write_bytes(b"text\n\xff\n")
     (tmp_path / "long.txt").write_text("x" * 100)
     (tmp_path / "binary").write_bytes(b"a\0b")
+    (tmp_path / "empty").write_bytes(b"\n")
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     done = command("chat", path, input="/read a b.txt\nwhat?\n/show\nnext\n/read a b.txt\n\n/show\n")
     assert done.stdout == "One\n>>> text\n\N{REPLACEMENT CHARACTER}\n\nwhat?\nOne\nOne\nOne\n>>> text\n\N{REPLACEMENT CHARACTER}\n\nwhat?\nOne\n>>> next\n" \
         "One\n>>> text\n\N{REPLACEMENT CHARACTER}\nOne\n"
-    for said, words in (("/read", ["missing"]), ("/read none", ["none"]), ("/read long.txt", ["100 tokens"]), ("/read binary", ["no text"]), ("/read .", ["directory"])):
+    assert command("chat", path, input="/read windows.txt\n\n/show\n").stdout == "One\n>>> one\ntwo\nOne\n"
+    for said, words in (("/read", ["missing"]), ("/read none", ["none"]), ("/read long.txt", ["100 tokens"]), ("/read binary", ["no text"]), ("/read .", ["directory"]),
+                        ("/read empty", ["empty"]), ("/read a\0b", ["no path"])):
         one_sentence(command("chat", path, input=said + "\n"), *words)
 
 
@@ -324,12 +377,13 @@ def test_a_stored_system_prompt_is_not_computed_again(command, smol_path, tmp_pa
 def test_options_by_habit(command, makers, tmp_path):
     path = makers.puppet(tmp_path / "p.gguf", ["One"])
     for args, words in ((["-ngl", "99"], "--device"), (["--no-mmap"], "--mlock"), (["-fa", "on"], "not needed"), (["--prompt-cache", "x"], "--load"),
-                        (["--bogus"], "--bogus"), (["-ctk", "q8_0", "-ctv", "q4_0"], "one format"), (["-c", "many"], "no whole number")):
+                        (["--n-gpu-layers=99"], "--device"), (["-no-cnv"], "single answers"), (["--bogus"], "--bogus"), (["-ctk", "q8_0", "-ctv", "q4_0"], "one format"), (["-c", "many"], "no whole number")):
         done = command("run", path, "-p", "x", *args)
         assert done.returncode == 2 and done.stdout == "", args
         first, second = done.stderr.splitlines()
         assert first.startswith("pyllama-paged run: ") and words in first and second == "pyllama-paged run --help shows what is possible"
     assert command("run", "-hf", path, "-p", "x", "-ctk", "q8_0", "-ctv", "q8").stdout == "One\n"
+    assert "seed 7" in " ".join(command("chat", path, "-s", "7", input="/set\n").stderr.split()), "-sys, shortened, would be a system prompt"
     done = command()
     assert done.returncode == 2 and done.stdout == "" and "examples:" in done.stderr and "PLP_CACHE_DIR" in done.stderr
 

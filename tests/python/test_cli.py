@@ -202,6 +202,8 @@ def test_an_encoding_that_lacks_characters(command, makers, tmp_path):
     path = makers.puppet(tmp_path / "p.gguf", ["Ærø", " yes"])
     done = command("run", path, "-p", "x", env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "?r? yes\n", "")
+    done = command("run", path, "-p", "x", env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "?r? yes\n", "")
 
 
 # ---- inspect
