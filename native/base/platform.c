@@ -80,6 +80,11 @@ void plp_pages_small(void *p, size_t n_bytes)
 #endif
 }
 
+static const char *instead_of_a_file(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a folder" : "a device or pipe";
+}
+
 /* ---- read-only maps ---- */
 
 plp_status plp_map_open(plp_map *out, const char *path, plp_error *err)
@@ -96,8 +101,7 @@ plp_status plp_map_open(plp_map *out, const char *path, plp_error *err)
     }
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        return plp_fail(err, PLP_E_FILE, "%s: is %s, not a file", path,
-                        S_ISDIR(st.st_mode) ? "a folder" : "a device or pipe");
+        return plp_fail(err, PLP_E_FILE, "%s: is %s, not a file", path, instead_of_a_file(st.st_mode));
     }
     if (st.st_size == 0) {
         close(fd);
@@ -178,6 +182,9 @@ static void writer_free(plp_writer *w)
 plp_status plp_writer_open(plp_writer **out, const char *path, plp_error *err)
 {
     const size_t n = strlen(path);
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))           /* the rename would put a file in its place */
+        return plp_fail(err, PLP_E_IO, "%s: cannot be written (it is %s)", path, instead_of_a_file(st.st_mode));
     plp_writer *w = plp_zalloc(PLP_MEM_OTHER, 1, sizeof *w);
     if (!w)
         return plp_fail(err, PLP_E_NOMEM, "%s: no memory to write it", path);

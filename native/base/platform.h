@@ -26,7 +26,8 @@ void       plp_map_close(plp_map *m);
 void       plp_map_willneed(const plp_map *m, size_t offset, size_t n_bytes);
 plp_status plp_map_lock(const plp_map *m, plp_error *err);
 
-/* Write a file so that a reader sees the old one or the whole new one: `path`.tmp-<pid>, fsync, rename. */
+/* Write a file so that a reader sees the old one or the whole new one: `path`.tmp-<pid>, fsync, rename. What
+ * is there and no regular file (a device, a folder) is refused. */
 typedef struct plp_writer plp_writer;
 plp_status plp_writer_open(plp_writer **out, const char *path, plp_error *err);
 plp_status plp_writer_put(plp_writer *w, const void *data, size_t n_bytes, plp_error *err);

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from pyllama_paged import Closed, InvalidArgument, Model, ModelFileError, PrefixStore
+from pyllama_paged import Closed, FileAccessError, InvalidArgument, Model, ModelFileError, PrefixStore
 from pyllama_paged import kvfile
 
 LINE = [(7 * i * i + 3 * i) % 300 for i in range(400)]
@@ -253,6 +253,17 @@ def test_an_empty_conversation(tiny, tmp_path, quiet):
     with tiny.resume(path) as session:
         assert len(session) == 0 and session.messages == [{"role": "system", "content": "Be brief."}]
         session.send("Hi", max_tokens=2)
+
+
+def test_only_files_are_written_over(tiny, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    with tiny.session() as session:
+        session.sync(LINE[:20])
+        for path, what in ((tmp_path / "pipe", "device or pipe"), (tmp_path, "folder"), (f"{tmp_path}/no/where", "No such file")):
+            with pytest.raises(FileAccessError, match=what):
+                session.save(path)
+    assert (tmp_path / "pipe").is_fifo() and sorted(tmp_path.iterdir()) == before
 
 
 def test_a_stored_prefix_is_referred_to(tiny_path, store, tmp_path):
