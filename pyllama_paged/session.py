@@ -319,7 +319,8 @@ class Session:
     @property
     def unfinished(self) -> bool:
         """Whether the last message is an answer that ended before the model was done, so that `resume` completes it."""
-        return self._unfinished is not None and bool(self.messages) and self.messages[-1].get("role") == "assistant"
+        last = self.messages[-1] if self.messages else {}
+        return self._unfinished is not None and last.get("role") == "assistant" and isinstance(last.get("content"), str)
 
     def resume(self, *, max_tokens: int | None = None, stop: str | Iterable[str] | None = None, sampling: Sampling | None = None,
                progress: Callable[[int, int], object] | None = None, **changes) -> Stream:
@@ -330,9 +331,7 @@ class Session:
             self._settle()
             if not len(self):
                 raise InvalidArgument("the session has no tokens, so there is nothing to go on with")
-            opening = self._unfinished
-            return self._begin(settings, stops, max_tokens, lambda answer: self._went_on(answer, opening), splitter=self._splitter,
-                               progress=progress)
+            return self._begin(settings, stops, max_tokens, self._went_on, splitter=self._splitter, progress=progress)
 
     def complete(self, prompt: str | bytes | Sequence[int], *, max_tokens: int | None = None,
                  stop: str | Iterable[str] | None = None, sampling: Sampling | None = None,
@@ -562,11 +561,11 @@ class Session:
         if answer.tool_calls:
             message["tool_calls"] = message.get("tool_calls", []) + [call.message() for call in answer.tool_calls]
 
-    def _went_on(self, answer: Answer, opening: tuple[str, list[int]] | None) -> None:
-        if opening is not None and self.messages and self.messages[-1].get("role") == "assistant":
+    def _went_on(self, answer: Answer) -> None:
+        if self.unfinished:
             self.messages[-1] = {**self.messages[-1], "content": self.messages[-1]["content"] + answer.text}
             self._add(self.messages[-1], answer)
-            self._remember(opening, answer)
+            self._remember(self._unfinished, answer)
 
     def _remember(self, opening: Sequence, answer: Answer) -> None:
         """The next rendering will hold this text; it shall become these tokens, which are computed."""

@@ -214,7 +214,8 @@ def test_an_answer_that_can_be_gone_on_with(puppet):
     session.resume().read()
     assert not session.unfinished and session.messages[-1]["content"] == "One two three"
     for change in (lambda s: s.rewind(3), lambda s: s.feed([5]), lambda s: s.sync([5, 6]), lambda s: s.rewind_turns(), lambda s: s.complete("x", max_tokens=1).read(),
-                   lambda s: s.complete("", max_tokens=1).read(), lambda s: s.messages.append({"role": "user", "content": "x"}), lambda s: s.messages.clear()):
+                   lambda s: s.complete("", max_tokens=1).read(), lambda s: s.messages.append({"role": "user", "content": "x"}), lambda s: s.messages.clear(),
+                   lambda s: s.messages[-1].update(content=None)):
         other = model.session()
         other.send("count", max_tokens=1)
         change(other)
