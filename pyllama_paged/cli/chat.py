@@ -83,7 +83,7 @@ class _Terminal:
         try:
             return looks.typed(self._session.prompt(FormattedText([("bold", "... " if more else ">>> ")]), handle_sigint=False))
         finally:
-            self._keyboard.mark_pastes(True)
+            self._keyboard.hold()
 
 
 class _Pipe:
@@ -253,7 +253,7 @@ class Chat:
     @command("clear", "new")
     def clear(self, _: str) -> None:
         """forget the conversation, keep the system prompt"""
-        self._restart([m for m in self.session.messages[:1] if m["role"] == "system"])
+        self._restart([m for m in self.session.messages[:1] if m.get("role") == "system"])
         self.read = []
         self.note("a new conversation")
 
@@ -281,8 +281,8 @@ class Chat:
             self._restart([{"role": "system", "content": text}])
             self.note("a new conversation with this system prompt")
             return
-        first = self.session.messages[:1]
-        self.note(first[0]["content"] if first and first[0]["role"] == "system" else "none; the chat template may bring its own")
+        first = self.session.messages[0] if self.session.messages else {}
+        self.note(text_of(first) if first.get("role") == "system" else "none; the chat template may bring its own")
 
     @command("think")
     def thinking(self, text: str) -> None:

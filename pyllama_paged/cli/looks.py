@@ -112,20 +112,25 @@ class Keyboard:
     def __enter__(self) -> "Keyboard":
         if self._fd >= 0:
             self._before = termios.tcgetattr(self._fd)
-            quiet = termios.tcgetattr(self._fd)
-            quiet[3] &= ~(termios.ECHO | termios.ECHOCTL | termios.ICANON)      # the local modes
-            quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
+            self.hold()
         return self
 
     def __exit__(self, *exc) -> None:
         if self._fd >= 0:
-            self.mark_pastes(False)
+            self._mark_pastes(False)
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
-    def mark_pastes(self, on: bool) -> None:
-        """To be called before each answer: a prompt ends it."""
-        if self._fd >= 0 and _DIM and sys.stdout.isatty():
+    def hold(self) -> None:
+        """To be called before each answer: a prompt ends the marks, and a shell that was come back from (^Z, fg) all of it."""
+        if self._fd >= 0:
+            quiet = termios.tcgetattr(self._fd)
+            quiet[3] &= ~(termios.ECHO | termios.ECHOCTL | termios.ICANON)      # the local modes
+            quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
+            self._mark_pastes(True)
+
+    def _mark_pastes(self, on: bool) -> None:
+        if _DIM and sys.stdout.isatty():
             sys.stdout.write(f"\x1b[?2004{'h' if on else 'l'}")
             sys.stdout.flush()
 

@@ -45,6 +45,8 @@ def _prompt(args) -> str:
 
 
 def run(args) -> int:
+    if args.raw and args.system is not None:
+        raise InvalidArgument("--raw continues the prompt as it is; a system prompt (-sys) has no place in it")
     prompt = _prompt(args)
     limit = args.max_tokens if args.max_tokens >= 0 else None
     with open_model(args) as model, model.session(system=args.system, think=thought(args.think), speculate=args.speculate == "on") as session:

@@ -150,6 +150,28 @@ def test_a_paste_may_go_on_when_the_answer_has_ended(talker, tmp_path):
         assert screen.end() == 0 and "201~" not in screen.text
 
 
+def test_after_a_shell_in_between(talker, tmp_path):
+    """As after Ctrl-Z and fg: the terminal is as the shell left it."""
+    with Screen(tmp_path, "chat", talker) as screen:
+        before = termios.tcgetattr(screen._master)
+        screen.see(">>>")
+        screen.keys("x\r")
+        screen.see("la la")
+        termios.tcsetattr(screen._master, termios.TCSANOW, before)
+        screen.keys("\x03")
+        screen.see("stopped")
+        screen.see(">>>")
+        screen.keys("y\r")
+        screen.see("la la")
+        screen.keys("never echoed")
+        time.sleep(0.5)
+        screen.keys("\x03")
+        screen.see(">>> never echoed")
+        assert screen.text.count("never") == 1
+        screen.keys("\x15\x04")
+        assert screen.end() == 0 and not screen.line_mode_was_left()
+
+
 def test_ctrl_c_again_and_again(talker, tmp_path):
     """While a prompt comes and goes, it stops nothing and is not complained about."""
     with Screen(tmp_path, "chat", talker) as screen:
@@ -297,6 +319,15 @@ def test_a_conversation_in_a_file_is_gone_on_with(command, makers, tmp_path):
     one_sentence(command("chat", path, "--load", "none", input=""), "none")
     done = command("chat", path, input="hello\n/more\n")
     assert (done.returncode, done.stdout) == (2, "One two three\n") and "unfinished" in done.stderr
+
+
+def test_messages_of_other_shapes_are_shown(command, makers, tmp_path):
+    path = makers.puppet(tmp_path / "p.gguf", ["One"])
+    for first in ({"role": "system"}, {"content": "Be kind."}, {"role": "system", "content": [{"type": "text", "text": "Be kind."}]}):
+        with pyllama_paged.Model.open(path) as model:
+            model.session(messages=[first, {"role": "user", "content": "hi"}]).save(tmp_path / "talk")
+        done = command("chat", path, "--load", "talk", input="/system\n/show\n/clear\n")
+        assert done.returncode == 0 and "hi" in done.stdout, done.stderr
 
 
 def test_conversations_are_closed(command, makers, tmp_path):

@@ -166,6 +166,7 @@ def test_settings_that_cannot_be(command, tiny_path, args, words):
 
 def test_no_prompt(command, tiny_path):
     one_sentence(command("run", tiny_path), "-p")
+    one_sentence(command("run", tiny_path, "--raw", "-p", "x", "-sys", "y"), "--raw", "-sys")
 
 
 def test_names_that_mean_nothing(command, tmp_path):
