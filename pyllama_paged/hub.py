@@ -40,15 +40,22 @@ _PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "IQ4_NL", "IQ4_XS", "MXFP4", "
 _MEMORY_SHARE = 0.7     # of the machine's memory, that weights may take: KV and everybody else need some
 
 
+def home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:        # in a container, a user may be a number without name and home: the working folder
+        return Path()
+
+
 def cache_dir() -> Path:
     if chosen := os.environ.get("PLP_CACHE_DIR"):
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = home() / "Library" / "Caches"
     elif os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or home() / "AppData" / "Local")
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
     return base / "pyllama_paged"
 
 
@@ -66,7 +73,7 @@ def find(name: str | os.PathLike, *, download: bool = True, progress: Progress |
     if not isinstance(name, str):
         return Path(name)
     if os.path.exists(name) or not name or name.lower().endswith(".gguf") or name[0] in "./~\\":
-        return Path(name).expanduser()
+        return Path(os.path.expanduser(name))
     if (there := _cached(name)) is not None:
         return there
     if name not in catalog() and not _is_repository(name):
@@ -131,7 +138,7 @@ def _folders(ours: Path, repo: str, revision: str | None = None) -> Iterator[Pat
         from huggingface_hub import snapshot_download
 
         yield Path(snapshot_download(repo, revision=revision, local_files_only=True))
-    except (ImportError, OSError, ValueError):      # it is not there
+    except (ImportError, OSError, ValueError, RuntimeError):        # it is not there, or no home to look in
         pass
 
 

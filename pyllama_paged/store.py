@@ -40,7 +40,7 @@ _OLD = 24 * 3600.0          # after which it goes although a process of that num
 
 def _folder() -> Path:
     if chosen := os.environ.get("PLP_PREFIX_DIR"):
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     from .hub import cache_dir
 
     return cache_dir() / "prefixes"

