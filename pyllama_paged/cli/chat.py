@@ -382,9 +382,9 @@ class Chat:
         self.note(f"{looks.several(n, 'token')}, to go before the next message")
 
     def _restart(self, messages: list[dict]) -> None:
-        self.session.close()
-        del self.sessions[self.current]
-        self.add(self._session(messages), self.current)
+        new = self._session(messages)               # may be refused or interrupted: the old one is still there then
+        self.sessions.pop(self.current).close()
+        self.add(new, self.current)
 
 
 def chat(args) -> int:

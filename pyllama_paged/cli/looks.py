@@ -224,8 +224,8 @@ class Typist:
             self._change(dim)
         text = clean(text)
         if not self._width:
+            self._open = self._open or bool(text)       # first, or a Ctrl-C while it is written leaves the line open
             self._put(text)
-            self._open = self._open or bool(text)
             return
         for character in text:
             if character in " \n\t":

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import pyllama_paged
-from pyllama_paged.cli.chat import _history
+from pyllama_paged.cli.chat import Chat, _history
 from test_cli import one_sentence
 
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -331,6 +331,15 @@ def test_a_conversation_in_a_file_is_gone_on_with(command, makers, tmp_path):
     one_sentence(command("chat", path, "--load", "none", input=""), "none")
     done = command("chat", path, input="hello\n/more\n")
     assert (done.returncode, done.stdout) == (2, "One two three\n") and "unfinished" in done.stderr
+
+
+def test_a_new_conversation_that_cannot_begin_leaves_the_old_one(puppet, monkeypatch):
+    talk = Chat(puppet(["One"]), pyllama_paged.Sampling(), "Be kind.", None, False)
+    monkeypatch.setattr(talk, "_session", {}.__getitem__)
+    for line in ("/clear", "/system Be terse."):
+        with pytest.raises((KeyError, TypeError)):
+            talk.run(line)
+        assert not talk.session.closed and talk.session.messages == [{"role": "system", "content": "Be kind."}]
 
 
 def test_messages_of_other_shapes_are_shown(command, makers, tmp_path):
