@@ -106,7 +106,7 @@ class Keyboard:
     """
 
     def __init__(self):
-        self._keys = b""
+        self._keys: list[bytes] = []
         self._fd = sys.stdin.fileno() if termios is not None and sys.stdin.isatty() else -1
 
     def __enter__(self) -> "Keyboard":
@@ -125,6 +125,7 @@ class Keyboard:
         if self._fd >= 0:
             quiet = termios.tcgetattr(self._fd)
             quiet[3] &= ~(termios.ECHO | termios.ECHOCTL | termios.ICANON)      # the local modes
+            quiet[3] |= termios.NOFLSH          # else ^C throws away what nobody has taken, the end of a paste for one
             quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
             termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
             self._mark_pastes(True)
@@ -136,14 +137,15 @@ class Keyboard:
 
     def take(self) -> None:
         while self._fd >= 0 and select.select([self._fd], [], [], 0)[0]:
-            if not (more := os.read(self._fd, 65536)):
+            # One call in C: a ^C often stands right behind what is read, and must not come between reading and keeping.
+            self._keys.extend(map(os.read, [self._fd], [65536]))
+            if not self._keys[-1]:
                 return                  # the terminal has gone; whoever reads next is told
-            self._keys += more
 
     def taken(self) -> bytes:
         """What was pressed since it was asked last."""
         self.take()
-        keys, self._keys = self._keys, b""
+        keys, self._keys = b"".join(self._keys), []
         return keys
 
 

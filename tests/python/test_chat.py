@@ -151,6 +151,25 @@ def test_a_paste_may_go_on_when_the_answer_has_ended(talker, tmp_path):
         assert screen.end() == 0 and "201~" not in screen.text
 
 
+def test_ctrl_c_right_behind_a_paste(talker, tmp_path):
+    with Screen(tmp_path, "chat", talker) as screen:
+        screen.see(">>>")
+        screen.keys("x\r")
+        screen.see("la la")
+        screen.keys("\x1b[200~")
+        for _ in range(6):
+            screen.keys("one line of many\r" * 60)
+        screen.keys("\x1b[201~\x03")
+        screen.see("stopped")
+        screen.see("one line of many")
+        screen.keys("\r")
+        screen.see("la la")
+        screen.keys("\x03")
+        screen.see("stopped")
+        screen.keys("\x04")
+        assert screen.end() == 0
+
+
 def test_after_a_shell_in_between(talker, tmp_path):
     """As after Ctrl-Z and fg: the terminal is as the shell left it."""
     with Screen(tmp_path, "chat", talker) as screen:
