@@ -4,7 +4,8 @@
  * Sixteen tokens are a pair of registers: a row of K times a broadcast query channel adds to sixteen scores at
  * once, without horizontal sums. Up to four queries share each widened row, four with eight tokens at a time; their
  * outputs, 32 or 16 channels at a time, stay in registers while V is read. The next tile is fetched meanwhile, K while K
- * is used, V with V. The many queries of a run share each unit widened once.
+ * is used, V with V, each line once: fetched twice, a Zen 3 takes 1.19 times as long. The many queries of a run share each
+ * unit widened once.
  * Queries in lanes, as avx512_run.c has them, are no faster here (Zen 5, 8 to 64 queries: 8.7 to 12.6 products a cycle, so
  * 11.6 to 13.7 of 16): sixteen registers hold too few sums beside widened keys.
  */
@@ -55,7 +56,7 @@ INLINE void scores(const int n, const bool widened, const plp_attn *a, uint32_t 
             UNROLL for (int e = 0; e < eights; e++) even[g][e] = odd[g][e] = _mm256_setzero_ps();
         size_t at = 8 * (size_t)first;
         for (size_t d = 0; d < dim; d += 2) {
-            if (u->next_k) _mm_prefetch(u->next_k + (first * dim + d) * (size_t)eights * UNIT, _MM_HINT_T0);
+            if (!widened && u->next_k && (eights == 2 || d % 4 == 0)) _mm_prefetch(u->next_k + (first * dim + d) * (size_t)eights * UNIT, _MM_HINT_T0);
             UNROLL for (int o = 0; o < 2; o++, at += next_row) {
                 __m256 row[2];
                 UNROLL for (int e = 0; e < eights; e++) row[e] = eight(widened, u->k, at + 8 * (size_t)e);
@@ -87,8 +88,7 @@ INLINE void gather_v(const int n, const int wide, const bool widened, const bool
     UNROLL for (int g = 0; g < n; g++)
         UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm256_loadu_ps(to + g * dim + 8 * c);
     for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++, at += dim) {
-        if (u->next_v)
-            for (int c = 0; c < wide; c += 4) _mm_prefetch(u->next_v + (t * dim + d + 8 * c) * sizeof(uint16_t), _MM_HINT_T0);
+        if (!widened && u->next_v && (wide == 4 || d % 32 == 0)) _mm_prefetch(u->next_v + (t * dim + d) * sizeof(uint16_t), _MM_HINT_T0);
         __m256 w[GROUP];
         UNROLL for (int g = 0; g < n; g++) w[g] = splat(p[g][t]);
         UNROLL for (int c = 0; c < wide; c++) {
@@ -168,8 +168,9 @@ static void attn_f16(plp_attn *a, const void *tile, uint32_t block_len, plp_seen
     }
 }
 
-/* Many queries. Each unit is widened once for all of them, where they are more than two groups: it takes as long as one does. */
-enum { WIDEN_FROM = 2 * GROUP + 1 };
+/* Many queries. Each unit is widened once for all of them, where they are more than two groups: it takes as long as one does. Then a
+ * row costs nothing, and three queries, which take sixteen tokens at a time, load less for each product than four. */
+enum { WIDEN_FROM = 2 * GROUP + 1, RUN_GROUP = 3 };
 
 static size_t attn_run_work(uint32_t n_q, uint32_t head_dim) { (void)n_q; return 2 * UNIT * sizeof(float) * (size_t)head_dim; }
 
@@ -189,6 +190,7 @@ static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_l
 {
     const size_t dim = a->head_dim;
     const bool many = a->n_q >= WIDEN_FROM;
+    const uint32_t group = many ? RUN_GROUP : GROUP;
     float *k = work, *v = k + UNIT * dim;
     uint32_t begin = UINT32_MAX, end = 0;
     for (uint32_t i = 0; i < a->n_q; i++)
@@ -200,8 +202,8 @@ static void attn_f16_run(plp_attn *a, const void *const *tiles, uint32_t block_l
     for (uint32_t at = begin / step * step; at < end; at += step) {
         unit u = unit_of(tiles[at / block_len], block_len, at % block_len, dim);
         if (many) widen(&u, dim, k, v);
-        for (uint32_t i = 0; i < a->n_q; i += GROUP) {
-            const uint32_t n = a->n_q - i < GROUP ? a->n_q - i : GROUP;
+        for (uint32_t i = 0; i < a->n_q; i += group) {
+            const uint32_t n = a->n_q - i < group ? a->n_q - i : group;
             if (look(&u, seen, i, n, at)) (many ? attend_floats : attend_halves)[n - 1](a, i, &u);
         }
     }
