@@ -24,10 +24,9 @@ enum { HAS_DPBUSD = 1 };
 enum { HAS_DPBUSD = 0 };
 #endif
 
-/* The two product paths; r1 - r0 is any number. */
-void   TIER(stream)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
-                    bool add, void *work);
-size_t TIER(stream_work)(uint32_t n, uint32_t k);
+/* The two product paths; r1 - r0 is any number. Columns take what columns_suit says. */
+bool   TIER(columns_suit)(int32_t type, uint32_t n);
+void   TIER(columns)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy, bool add);
 void   TIER(panel)(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                    bool add, void *work);
 size_t TIER(panel_work)(uint32_t n, uint32_t k);
@@ -58,7 +57,11 @@ INLINE __m256  halves(const void *p)   { return _mm256_cvtph_ps(load_128(p)); }
 INLINE __m256i low4(__m256i v)         { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 INLINE __m256i high4(__m256i v)        { return low4(_mm256_srli_epi16(v, 4)); }
 INLINE __m256  negate(__m256 v)        { return _mm256_xor_ps(v, splat(-0.0f)); }
-INLINE __m256i two_128(const void *low, const void *high) { return _mm256_set_m128i(load_128(high), load_128(low)); }
+/* A Zen 3 inserts one lane a cycle, but loads two to both lanes and blends more. */
+INLINE __m256i two_128(const void *low, const void *high)
+{
+    return _mm256_blend_epi32(_mm256_castsi128_si256(load_128(low)), _mm256_broadcastsi128_si256(load_128(high)), 0xf0);
+}
 
 /* Eight bytes as numbers. */
 INLINE __m256 bytes_ps(const void *p)        { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
@@ -77,28 +80,32 @@ INLINE __m256 eight_halves(const uint8_t *p, size_t stride)
     return _mm256_cvtph_ps(_mm_insert_epi16(h, load_u16(p + 7 * stride), 7));
 }
 
-/* Pairs of halves of eight blocks, `stride` apart: the first ones, the second ones. */
-INLINE __m128i four_pairs(const uint8_t *p, size_t stride)
+/* Four bytes of rows `stride` apart; a byte of each. */
+INLINE __m128i four_dwords(const uint8_t *p, size_t stride)
 {
-    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     __m128i v = _mm_cvtsi32_si128((int)load_u32(p));
     v = _mm_insert_epi32(v, (int)load_u32(p + stride), 1);
     v = _mm_insert_epi32(v, (int)load_u32(p + 2 * stride), 2);
-    v = _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
-    return _mm_shuffle_epi8(v, apart);
+    return _mm_insert_epi32(v, (int)load_u32(p + 3 * stride), 3);
 }
-INLINE pair eight_pairs(const uint8_t *p, size_t stride)
+INLINE __m256i eight_dwords(const uint8_t *p, size_t stride) { return _mm256_set_m128i(four_dwords(p + 4 * stride, stride), four_dwords(p, stride)); }
+INLINE uint64_t eight_bytes(const uint8_t *p, size_t stride)
 {
-    const __m128i a = four_pairs(p, stride), b = four_pairs(p + 4 * stride, stride);
-    return (pair){ _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b)), _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b)) };
+    uint64_t v = 0;
+    UNROLL for (int i = 0; i < 8; i++) v |= (uint64_t)p[i * stride] << 8 * i;
+    return v;
 }
 
-/* d times signed bytes of which a block has two, of eight blocks: the first ones, the second ones. */
-INLINE pair two_scales(float d, __m128i sc)
+/* The half-precision numbers in the low words of eight dwords, in the high words. */
+INLINE pair halves_of(__m128i low, __m128i high)
 {
-    const __m256i first = _mm256_cvtepi16_epi32(_mm_srai_epi16(_mm_slli_epi16(sc, 8), 8)), second = _mm256_cvtepi16_epi32(_mm_srai_epi16(sc, 8));
-    return (pair){ _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(first)), _mm256_mul_ps(splat(d), _mm256_cvtepi32_ps(second)) };
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    low = _mm_shuffle_epi8(low, apart);
+    high = _mm_shuffle_epi8(high, apart);
+    return (pair){ _mm256_cvtph_ps(_mm_unpacklo_epi64(low, high)), _mm256_cvtph_ps(_mm_unpackhi_epi64(low, high)) };
 }
+INLINE pair eight_pairs(const uint8_t *p, size_t stride) { return halves_of(four_dwords(p, stride), four_dwords(p + 4 * stride, stride)); }
+INLINE pair pairs_of(__m256i v) { return halves_of(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)); }
 
 /* ---- weights as the tier stores them -------------------------------------------------------- */
 
@@ -125,6 +132,9 @@ INLINE __m256i stored_q8(__m256i w) { return HAS_DPBUSD ? _mm256_xor_si256(w, _m
 INLINE __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 INLINE __m256i odd_bytes(__m256i v)  { return _mm256_srai_epi16(v, 8); }
 
+/* Sums of two neighbours of 16 bits. */
+INLINE __m256i add_pairs(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+
 /* acc + dots of four unsigned with four signed bytes in each dword. `u` below 128 where there is no vpdpbusd, which alone
  * does not saturate. */
 INLINE __m256i add_dots(__m256i acc, __m256i u, __m256i s)
@@ -132,7 +142,7 @@ INLINE __m256i add_dots(__m256i acc, __m256i u, __m256i s)
 #if defined __AVXVNNI__
     return _mm256_dpbusd_avx_epi32(acc, u, s);
 #else
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(acc, add_pairs(_mm256_maddubs_epi16(u, s)));
 #endif
 }
 
@@ -149,12 +159,19 @@ INLINE __m256i value_where(__m256i h, __m256i bits, int value)
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(h, bits), bits), _mm256_set1_epi8((char)value));
 }
 
+/* In each byte: `value` (a power of two) if bit `bit` is set. */
+INLINE __m256i value_of_bit(__m256i h, const int bit, const int value)
+{
+    const int up = __builtin_ctz((unsigned)value) - bit;
+    return _mm256_and_si256(up >= 0 ? _mm256_slli_epi16(h, up) : _mm256_srli_epi16(h, -up), _mm256_set1_epi8((char)value));
+}
+
 INLINE __m256i two_bits(__m256i v, int at) { return _mm256_and_si256(_mm256_srli_epi16(v, at), _mm256_set1_epi8(3)); }
 
 /* Eight of plp_half_e8m0. */
-INLINE __m256 e8m0(const void *p)
+INLINE __m256 e8m0(uint64_t bytes)
 {
-    const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)), two = _mm256_set1_epi32(2);
+    const __m256i e = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)bytes)), two = _mm256_set1_epi32(2);
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));

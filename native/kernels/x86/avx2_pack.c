@@ -126,7 +126,7 @@ void plp_x86_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t
 
 static void x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t t0, uint32_t t1, void *out)
 {
-    plp_x86_x_pack(x, ldx, n, k, t0, t1, n <= STREAM_TOKENS, out);
+    plp_x86_x_pack(x, ldx, n, k, t0, t1, n <= FEW_TOKENS, out);
 }
 
 void plp_fill_avx2_pack(plp_kernels *k)

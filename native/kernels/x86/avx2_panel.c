@@ -13,9 +13,7 @@
  */
 #define GROUPS 2
 #define SIGNED_BYTES 2
-#include "kernels/x86/ymm_unpack.h"
-
-INLINE __m256i widen(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+#include "kernels/x86/ymm_panel.h"
 
 typedef __m256i dots[GROUPS][TILE_TOKENS];
 
@@ -38,7 +36,7 @@ INLINE void unsigned_dots(const int groups, const int wide, const int n, const u
         }
         UNROLL for (int g = 0; g < groups; g++)
             UNROLL for (int t = 0; t < wide; t++)
-                dot[g][t] = first == c0 ? widen(sum[g][t]) : _mm256_add_epi32(dot[g][t], widen(sum[g][t]));
+                dot[g][t] = first == c0 ? add_pairs(sum[g][t]) : _mm256_add_epi32(dot[g][t], add_pairs(sum[g][t]));
     }
 }
 
@@ -78,6 +76,7 @@ INLINE void tile(const int form, const int n, const int groups, const int wide, 
     const bool too_large = n > 0 && (form == PLP_FORM_SYM || form == PLP_FORM_SUB);
     const uint8_t *w = p->w;
     tile_sums acc;
+    ahead a = *next;                    /* in registers: through memory a fetch takes five cycles */
     words q[CHUNK_BLOCKS];
     take_sums(&acc, io);
     if (n == 0)                         /* all at once: a block that waits for its own is slower by a tenth */
@@ -87,7 +86,7 @@ INLINE void tile(const int form, const int n, const int groups, const int wide, 
         half_sums half;
         starts start;
         const char *soon = (const char *)(x + (n ? 4 : n_blocks));
-        fetch_step(next);
+        fetch_step(&a);
         UNROLL for (int line = 0; line < 3; line++) __builtin_prefetch(soon + 64 * line);
         if (too_large) start = starts_of(form, x, shift);
         if (form == PLP_FORM_MN2) half = half_sums_of(x);
@@ -98,6 +97,7 @@ INLINE void tile(const int form, const int n, const int groups, const int wide, 
             UNROLL for (int g = 0; g < groups; g++)
                 add_term(form, &acc, p, b, 8 * g, x, t, too_large ? &start : NULL, &half, dot[g][t], second[g][t]);
     }
+    *next = a;
     put_sums(groups, &acc, tokens, io);
 }
 
@@ -125,5 +125,3 @@ static tile_fn *tile_of(int32_t type, uint32_t groups)
     default:                                 return tiles_SYM_0[groups - 1];
     }
 }
-
-#include "kernels/x86/ymm_panel.h"

@@ -18,7 +18,7 @@
 void   plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                          bool add, bool fetching, void *work);
 size_t plp_avx512_stream_work(uint32_t n, uint32_t k);
-void   plp_avx2_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy, bool add, void *work);
+void   plp_avx2_columns(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy, bool add);
 void   plp_avx512_panel(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                         bool add, void *work);
 size_t plp_avx512_panel_work(uint32_t n, uint32_t k);

@@ -44,7 +44,7 @@ static bool is_narrow(const plp_rows *w, uint32_t n) { return n == 1 && (w->type
 INLINE void linear_by(const bool fetching, const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y,
                       size_t ldy, bool add, void *work)
 {
-    if (fetching && is_narrow(w, n)) plp_avx2_stream(w, r0, r1, x, n, y, ldy, add, work);
+    if (fetching && is_narrow(w, n)) plp_avx2_columns(w, r0, r1, x, n, y, ldy, add);
     else if (n <= FEW) plp_avx512_stream(w, r0, r1, x, n, y, ldy, add, fetching, work);
     else (n <= SOME ? plp_avx512_columns : plp_avx512_panel)(w, r0, r1, x, n, y, ldy, add, work);
 }

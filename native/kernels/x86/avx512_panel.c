@@ -23,6 +23,28 @@ typedef struct panel {
     float   s[CHUNK_BLOCKS * PANEL_ROWS], m[CHUNK_BLOCKS * PANEL_ROWS], m2[CHUNK_BLOCKS * PANEL_ROWS];
 } panel;
 
+/* The file bytes that are unpacked next, fetched into L2 in even steps meanwhile: all at once they would be waited for. */
+typedef struct ahead {
+    const uint8_t *row;
+    size_t         stride;
+    uint32_t       lines, line;     /* of a row, the next of this row */
+    uint32_t       left, pace;      /* lines of all rows, a step's */
+} ahead;
+
+INLINE ahead ahead_of(const uint8_t *p, size_t stride, uint32_t n_rows, size_t row_bytes, uint32_t n_steps)
+{
+    const uint32_t lines = (uint32_t)(row_bytes / 64) + 2, all = n_rows * lines;
+    return (ahead){ p, stride, lines, 0, all, (all + n_steps - 1) / n_steps };
+}
+
+INLINE void fetch_step(ahead *a)
+{
+    for (uint32_t i = a->pace; i > 0 && a->left > 0; i--, a->left--) {
+        __builtin_prefetch(a->row + a->line * 64, 0, 2);
+        if (++a->line == a->lines) a->line = 0, a->row += a->stride;
+    }
+}
+
 /* ---- a tile of products -------------------------------------------------------------------- */
 
 /* Where a tile's sums come from (NULL: they start at 0) and go to; the last set may be cut off by `mask`. */

@@ -443,7 +443,7 @@ EACH_INTEGER_TYPE(ROWS)
 void plp_avx512_stream(const plp_rows *w, uint32_t r0, uint32_t r1, const void *packed, uint32_t n, float *y, size_t ldy,
                        bool add, bool fetching, void *work)
 {
-    x_stream x[STREAM_TOKENS];
+    x_stream x[FEW_TOKENS];
     rows_fn *rows = NULL;
     for (uint32_t t = 0; t < n; t++) x[t] = stream_view(packed, w->k / 32, t);
 #define CHOOSE(NAME) case PLP_TYPE_##NAME: rows = n == 1 ? one_##NAME : more_##NAME; break;

@@ -7,7 +7,7 @@
  */
 #define GROUPS 3
 #define SIGNED_BYTES 1
-#include "kernels/x86/ymm_unpack.h"
+#include "kernels/x86/ymm_panel.h"
 
 /* The first `wide` tokens are multiplied. */
 INLINE void tile(const int form, const int groups, const int wide, const panel *p, uint32_t n_blocks, const x_tile *x, uint32_t tokens,
@@ -16,12 +16,13 @@ INLINE void tile(const int form, const int groups, const int wide, const panel *
     const bool too_large = form == PLP_FORM_SYM || form == PLP_FORM_SUB;
     const uint8_t *w = p->w;
     tile_sums acc;
+    ahead a = *next;                    /* in registers: through memory a fetch takes five cycles */
     take_sums(&acc, io);
     for (uint32_t b = 0; b < n_blocks; b++, x++, w += BLOCK_BYTES) {
         __m256i dot[2][GROUPS][TILE_TOKENS];
         half_sums half;
         starts start;
-        fetch_step(next);
+        fetch_step(&a);
         UNROLL for (int line = 0; line < 3; line++) __builtin_prefetch((const char *)(x + 4) + 64 * line);
         if (too_large) start = starts_of(form, x, shift);
         if (form == PLP_FORM_MN2) half = half_sums_of(x);
@@ -41,6 +42,7 @@ INLINE void tile(const int form, const int groups, const int wide, const panel *
             UNROLL for (int g = 0; g < groups; g++)
                 add_term(form, &acc, p, b, 8 * g, x, t, too_large ? &start : NULL, &half, dot[0][g][t], dot[1][g][t]);
     }
+    *next = a;
     put_sums(groups, &acc, tokens, io);
 }
 
@@ -57,5 +59,3 @@ TILES(SYM) TILES(MIN) TILES(SUB) TILES(MN2)
 static tile_fn *const tiles[][GROUPS] = { ROW(SYM), ROW(MIN), ROW(SUB), ROW(MN2) };
 
 static tile_fn *tile_of(int32_t type, uint32_t groups) { return tiles[plp_type_form(type)][groups - 1]; }
-
-#include "kernels/x86/ymm_panel.h"

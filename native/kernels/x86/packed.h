@@ -3,15 +3,15 @@
  *
  * Packed activations have one of two shapes, by the number of tokens n:
  *
- *   few (at most STREAM_TOKENS; a tier may take fewer), for one row at a time (*_stream.c); per token, for n_padded blocks:
+ *   few (at most FEW_TOKENS; a tier may take fewer), for ymm_columns.h and avx512_stream.c; per token, for n_padded blocks:
  *     int8 q[n_padded][32]        blocks as they are
- *     int8 first[n_padded][16], second[n_padded][16]   their halves (Q4_0, Q4_1: low and high nibbles)
+ *     int8 first[n_padded][16], second[n_padded][16]   tier avx512 alone: their halves (Q4_0, Q4_1: low and high nibbles)
  *     i32  pair[n_padded / 8][8][16]   tier avx512 alone, for Q4_K: dwords of two 256-blocks in the order that
  *                                 interleaving their rows gives: dwords 0..3 of even blocks' halves, then of odd ones'
  *     i32 xi | i32 x0 | f32 xs | f32 xm, [n_padded] each
  *     n_padded = n_blocks + 16, rounded up to 16; entry i is block i % n_blocks, so that sixteen
  *     consecutive blocks of a stream of rows find theirs wherever a row begins.
- *   else, for tiles of 4 tokens (*_panel.c, *_columns.c), in the order they are read:
+ *   else, for tiles of 4 tokens (*_panel.c, avx512_columns.c), in the order they are read, of 4 tokens also for ymm_columns.h:
  *     [chunk of k][tile][block] of x_tile
  *
  *   xs  scale                  xi  -128 * sum(q), because weights are stored as unsigned w + 128
@@ -31,9 +31,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum {
-    STREAM_TOKENS = 3,      /* avx2, measured: 4 are faster in panels (Q4_K 1.17, Q4_1 1.10), though not of every type (Q6_K 0.88, Q8_0 0.86) */
-    TILE_TOKENS   = 4,
-    CHUNK_BLOCKS  = 24,     /* k / 32 of a panel: with 48 rows it stays near L1 */
+    FEW_TOKENS   = 3,       /* four fill a tile */
+    TILE_TOKENS  = 4,
+    CHUNK_BLOCKS = 24,      /* k / 32 of a panel: with 48 rows it stays near L1 */
 };
 
 typedef struct x_tile {                     /* one 32-block of 4 tokens: three cache lines */
@@ -100,6 +100,10 @@ INLINE uint32_t bytes_per_8(int type)
 #define EACH_INTEGER_TYPE(DO) \
     DO(Q6_K) DO(Q5_K) DO(Q4_K) DO(Q3_K) DO(Q2_K) DO(IQ4_XS) DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4)
 
+INLINE bool is_256(int type)                                                                                                /* not 32 */
+{
+    return type == PLP_TYPE_Q2_K || type == PLP_TYPE_Q3_K || type == PLP_TYPE_Q4_K || type == PLP_TYPE_Q5_K || type == PLP_TYPE_Q6_K || type == PLP_TYPE_IQ4_XS;
+}
 INLINE bool has_fifth_bits(int type) { return type == PLP_TYPE_Q5_0 || type == PLP_TYPE_Q5_1; }     /* a bit of each value */
 INLINE bool is_looked_up(int type)   { return type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS || type == PLP_TYPE_MXFP4; }
 /* Nibbles are first and second halves of a 32-block, which is how streams then multiply them. */
@@ -116,7 +120,7 @@ void plp_x86_x_pack(const float *x, size_t ldx, uint32_t n, uint32_t k, uint32_t
 INLINE size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 INLINE size_t packed_bytes(uint32_t n, uint32_t k)
 {
-    const uint32_t streamed = n < STREAM_TOKENS ? n : STREAM_TOKENS;
+    const uint32_t streamed = n < FEW_TOKENS ? n : FEW_TOKENS;
     return larger(streamed * stream_bytes(k / 32), (size_t)round_up(n, TILE_TOKENS) * (k / 32) * sizeof(x_tile) / TILE_TOKENS);
 }
 
@@ -126,28 +130,6 @@ INLINE const uint8_t *stage_rows(const uint8_t *p, size_t stride, uint32_t n_row
     memset(stage, 0, 16 * n_bytes);
     for (uint32_t i = 0; i < n_rows; i++) memcpy(stage + i * n_bytes, p + i * stride, n_bytes);
     return stage;
-}
-
-/* The file bytes that are unpacked next, fetched into L2 in even steps meanwhile: all at once they would be waited for. */
-typedef struct ahead {
-    const uint8_t *row;
-    size_t         stride;
-    uint32_t       lines, line;     /* of a row, the next of this row */
-    uint32_t       left, pace;      /* lines of all rows, a step's */
-} ahead;
-
-INLINE ahead ahead_of(const uint8_t *p, size_t stride, uint32_t n_rows, size_t row_bytes, uint32_t n_steps)
-{
-    const uint32_t lines = (uint32_t)(row_bytes / 64) + 2, all = n_rows * lines;
-    return (ahead){ p, stride, lines, 0, all, (all + n_steps - 1) / n_steps };
-}
-
-INLINE void fetch_step(ahead *a)
-{
-    for (uint32_t i = a->pace; i > 0 && a->left > 0; i--, a->left--) {
-        __builtin_prefetch(a->row + a->line * 64, 0, 2);
-        if (++a->line == a->lines) a->line = 0, a->row += a->stride;
-    }
 }
 
 #endif

@@ -6,14 +6,14 @@
 
 static size_t linear_work(uint32_t n, uint32_t k)
 {
-    const size_t product = larger(TIER(stream_work)(n < STREAM_TOKENS ? n : STREAM_TOKENS, k), TIER(panel_work)(n, k));
-    return larger(product, plp_avx2_float_work(k));
+    return larger(TIER(panel_work)(n, k), plp_avx2_float_work(k));
 }
 
 static void linear(const plp_rows *w, uint32_t r0, uint32_t r1, const void *x, uint32_t n, float *y, size_t ldy,
                    bool add, void *work)
 {
-    (n <= STREAM_TOKENS ? TIER(stream) : TIER(panel))(w, r0, r1, x, n, y, ldy, add, work);
+    if (TIER(columns_suit)(w->type, n)) TIER(columns)(w, r0, r1, x, n, y, ldy, add);
+    else                                TIER(panel)(w, r0, r1, x, n, y, ldy, add, work);
 }
 
 INLINE void fill_linear(plp_kernels *k)
