@@ -56,7 +56,8 @@ INLINE void scores(const int n, const bool widened, const plp_attn *a, uint32_t 
             UNROLL for (int e = 0; e < eights; e++) even[g][e] = odd[g][e] = _mm256_setzero_ps();
         size_t at = 8 * (size_t)first;
         for (size_t d = 0; d < dim; d += 2) {
-            if (!widened && u->next_k && (eights == 2 || d % 4 == 0)) _mm_prefetch(u->next_k + (first * dim + d) * (size_t)eights * UNIT, _MM_HINT_T0);
+            if (!widened && u->next_k && (eights == 2 || d % 4 == 0))
+                _mm_prefetch(u->next_k + (first * dim + d) * (size_t)eights * UNIT, _MM_HINT_T0);
             UNROLL for (int o = 0; o < 2; o++, at += next_row) {
                 __m256 row[2];
                 UNROLL for (int e = 0; e < eights; e++) row[e] = eight(widened, u->k, at + 8 * (size_t)e);
@@ -88,7 +89,8 @@ INLINE void gather_v(const int n, const int wide, const bool widened, const bool
     UNROLL for (int g = 0; g < n; g++)
         UNROLL for (int c = 0; c < wide; c++) acc[g][c] = _mm256_loadu_ps(to + g * dim + 8 * c);
     for (uint32_t t = 0; t < (whole ? UNIT : u->n_rows); t++, at += dim) {
-        if (!widened && u->next_v && (wide == 4 || d % 32 == 0)) _mm_prefetch(u->next_v + (t * dim + d) * sizeof(uint16_t), _MM_HINT_T0);
+        if (!widened && u->next_v && (wide == 4 || d % 32 == 0))
+            _mm_prefetch(u->next_v + (t * dim + d) * sizeof(uint16_t), _MM_HINT_T0);
         __m256 w[GROUP];
         UNROLL for (int g = 0; g < n; g++) w[g] = splat(p[g][t]);
         UNROLL for (int c = 0; c < wide; c++) {

@@ -102,7 +102,10 @@ INLINE uint32_t bytes_per_8(int type)
 
 INLINE bool is_256(int type)                                                                                                /* not 32 */
 {
-    return type == PLP_TYPE_Q2_K || type == PLP_TYPE_Q3_K || type == PLP_TYPE_Q4_K || type == PLP_TYPE_Q5_K || type == PLP_TYPE_Q6_K || type == PLP_TYPE_IQ4_XS;
+    switch (type) {
+    case PLP_TYPE_Q2_K: case PLP_TYPE_Q3_K: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: case PLP_TYPE_Q6_K: case PLP_TYPE_IQ4_XS: return true;
+    default: return false;
+    }
 }
 INLINE bool has_fifth_bits(int type) { return type == PLP_TYPE_Q5_0 || type == PLP_TYPE_Q5_1; }     /* a bit of each value */
 INLINE bool is_looked_up(int type)   { return type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS || type == PLP_TYPE_MXFP4; }

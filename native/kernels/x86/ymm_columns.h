@@ -41,14 +41,18 @@ INLINE __m256i q_of(const sink *o, size_t at, const int c, const int t)
 {
     return _mm256_set1_epi32((int)load_u32(o->n == TILE_TOKENS ? o->tile[at].q[c][t] : o->x.q + t * o->apart + 32 * at + 4 * c));
 }
-INLINE __m256i int_of(const sink *o, const int32_t *in_stream, const int32_t *in_tile, size_t at, const int t)
+INLINE __m256i int_of(const sink *o, const void *in_stream, const void *in_tile, size_t at, const int t)
 {
-    return _mm256_set1_epi32((int)load_u32(o->n == TILE_TOKENS ? (const void *)(in_tile + t) : (const char *)(in_stream + at) + t * o->apart));
+    return _mm256_set1_epi32((int)load_u32(o->n == TILE_TOKENS ? (const char *)in_tile + 4 * t : (const char *)in_stream + t * o->apart + 4 * at));
+}
+INLINE __m256 float_of(const sink *o, const void *in_stream, const void *in_tile, size_t at, const int t)
+{
+    return _mm256_castsi256_ps(int_of(o, in_stream, in_tile, at, t));
 }
 INLINE __m256i xi_of(const sink *o, size_t at, const int t) { return int_of(o, o->x.xi, o->tile[at].xi, at, t); }
 INLINE __m256i x0_of(const sink *o, size_t at, const int t) { return int_of(o, o->x.x0, o->tile[at].x0, at, t); }
-INLINE __m256  xs_of(const sink *o, size_t at, const int t) { return _mm256_castsi256_ps(int_of(o, (const int32_t *)o->x.xs, (const int32_t *)o->tile[at].xs, at, t)); }
-INLINE __m256  xm_of(const sink *o, size_t at, const int t) { return _mm256_castsi256_ps(int_of(o, (const int32_t *)o->x.xm, (const int32_t *)o->tile[at].xm, at, t)); }
+INLINE __m256  xs_of(const sink *o, size_t at, const int t) { return float_of(o, o->x.xs, o->tile[at].xs, at, t); }
+INLINE __m256  xm_of(const sink *o, size_t at, const int t) { return float_of(o, o->x.xm, o->tile[at].xm, at, t); }
 
 INLINE __m256i signed_products(__m256i w, __m256i q) { return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w)); }
 
@@ -155,11 +159,12 @@ INLINE void column(const int type, const int n, const uint8_t *p, size_t stride,
 }
 
 typedef void column_fn(const uint8_t *p, size_t stride, uint32_t n_blocks, const void *packed, float y[][8]);
-#define COLUMN(NAME, n)                                                                                                             \
-    static __attribute__((noinline)) void column_##NAME##_##n(const uint8_t *p, size_t stride, uint32_t n_blocks, const void *packed, float y[][8]) \
+#define COLUMN(NAME, n)                                                                                                     \
+    static __attribute__((noinline)) void column_##NAME##_##n(const uint8_t *p, size_t stride, uint32_t n_blocks,           \
+                                                              const void *packed, float y[][8])                             \
     { column(PLP_TYPE_##NAME, n, p, stride, n_blocks, packed, y); }
-#define COLUMNS(NAME)                                                                                                               \
-    COLUMN(NAME, 1) COLUMN(NAME, 2) COLUMN(NAME, 3) COLUMN(NAME, 4)                                                                 \
+#define COLUMNS(NAME)                                                                                                       \
+    COLUMN(NAME, 1) COLUMN(NAME, 2) COLUMN(NAME, 3) COLUMN(NAME, 4)                                                         \
     static column_fn *const columns_##NAME[TILE_TOKENS] = { column_##NAME##_1, column_##NAME##_2, column_##NAME##_3, column_##NAME##_4 };
 EACH_INTEGER_TYPE(COLUMNS)
 
