@@ -62,6 +62,15 @@ class Screen:
         before, self._at = self.text[self._at:found], found + len(words)
         return before
 
+    def ask(self, message):
+        """Of a talker: until its answer has begun."""
+        self.keys(message + "\r")
+        self.see("la la")
+
+    def stop(self):
+        self.keys("\x03")
+        self.see("stopped")
+
     def line_mode_was_left(self):
         """Whether the terminal is not what it was at the start: a shell's own line editing would not work."""
         return not termios.tcgetattr(self._master)[3] & termios.ICANON or not termios.tcgetattr(self._master)[3] & termios.ECHO
@@ -94,15 +103,12 @@ def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(talker, tmp_path):
         screen.see("Ctrl-D or /exit leaves")
         screen.see(">>>")
         for _ in range(2):
-            screen.keys("hello\r")
-            screen.see("la la")
+            screen.ask("hello")
             screen.keys("\x03")
             screen.see("stopped; /more goes on")
             screen.see(">>>")
-        screen.keys("/more\r")
-        screen.see("la la")
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.ask("/more")
+        screen.stop()
         screen.see(">>>")
         screen.keys("\x04")
         assert screen.end() == 0 and "^C" not in screen.text
@@ -117,11 +123,9 @@ def test_a_paste_is_one_message_also_while_an_answer_is_written(talker, tmp_path
         screen.keys(f"\x1b[200~third\r/fourth\r{long}\x1b[201~")
         screen.keys("\r")
         time.sleep(0.5)
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.stop()
         screen.see("la la")                 # the Enter behind the paste was kept as well
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.stop()
         screen.see(">>>")
         screen.keys("/show\r")
         screen.see(">>> first\nsecond")
@@ -133,17 +137,14 @@ def test_a_paste_is_one_message_also_while_an_answer_is_written(talker, tmp_path
 def test_a_paste_may_go_on_when_the_answer_has_ended(talker, tmp_path):
     with Screen(tmp_path, "chat", talker) as screen:
         screen.see(">>>")
-        screen.keys("x\r")
-        screen.see("la la")
+        screen.ask("x")
         screen.keys("\x1b[200~first\rsec")
         time.sleep(0.5)
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.stop()
         screen.see(">>>")
         screen.keys("ond\x1b[201~\r")
         screen.see("la la")
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.stop()
         screen.see(">>>")
         screen.keys("/show\r")
         screen.see(">>> first\nsecond\nla la")
@@ -154,18 +155,15 @@ def test_a_paste_may_go_on_when_the_answer_has_ended(talker, tmp_path):
 def test_ctrl_c_right_behind_a_paste(talker, tmp_path):
     with Screen(tmp_path, "chat", talker) as screen:
         screen.see(">>>")
-        screen.keys("x\r")
-        screen.see("la la")
+        screen.ask("x")
         screen.keys("\x1b[200~")
         for _ in range(6):
             screen.keys("one line of many\r" * 60)
         screen.keys("\x1b[201~\x03")
         screen.see("stopped")
         screen.see("one line of many")
-        screen.keys("\r")
-        screen.see("la la")
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.ask("")
+        screen.stop()
         screen.keys("\x04")
         assert screen.end() == 0
 
@@ -175,14 +173,11 @@ def test_after_a_shell_in_between(talker, tmp_path):
     with Screen(tmp_path, "chat", talker) as screen:
         before = termios.tcgetattr(screen._master)
         screen.see(">>>")
-        screen.keys("x\r")
-        screen.see("la la")
+        screen.ask("x")
         termios.tcsetattr(screen._master, termios.TCSANOW, before)
-        screen.keys("\x03")
-        screen.see("stopped")
+        screen.stop()
         screen.see(">>>")
-        screen.keys("y\r")
-        screen.see("la la")
+        screen.ask("y")
         screen.keys("never echoed")
         time.sleep(0.5)
         screen.keys("\x03")
@@ -197,8 +192,7 @@ def test_ctrl_c_again_and_again(talker, tmp_path):
     with Screen(tmp_path, "chat", talker) as screen:
         screen.see(">>>")
         for _ in range(3):
-            screen.keys("x\r")
-            screen.see("la la")
+            screen.ask("x")
             for _ in range(25):
                 screen.keys("\x03")
                 time.sleep(0.004)
