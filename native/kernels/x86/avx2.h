@@ -132,6 +132,16 @@ INLINE __m256i stored_q8(__m256i w) { return HAS_DPBUSD ? _mm256_xor_si256(w, _m
 INLINE __m256i even_bytes(__m256i v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
 INLINE __m256i odd_bytes(__m256i v)  { return _mm256_srai_epi16(v, 8); }
 
+/* How many columns' products of vpmaddubsw fit 16 bits; 0: of signed weights one's alone. */
+INLINE int columns_that_fit(const int type)
+{
+    switch (type) {
+    case PLP_TYPE_Q4_0: case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: return 8;
+    case PLP_TYPE_Q5_0: case PLP_TYPE_Q5_1: case PLP_TYPE_Q5_K: case PLP_TYPE_MXFP4: case PLP_TYPE_Q3_K: return 4;
+    default: return is_signed(type) ? 0 : 2;
+    }
+}
+
 /* Sums of two neighbours of 16 bits. */
 INLINE __m256i add_pairs(__m256i v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
 
@@ -175,6 +185,16 @@ INLINE __m256 e8m0(uint64_t bytes)
     const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, _mm256_cmpgt_epi32(two, e)));
+}
+
+/* Terms of a block of eight rows: dots of its halves, of SUB, or of all of it as the first; xs * sum(q) of all, and of MN2's halves. */
+INLINE __m256 term_of(const int form, __m256 s, __m256 m, __m256 m2, __m256 xs, __m256 xm, __m256 half0, __m256 half1, __m256 first, __m256 second)
+{
+    if (form == PLP_FORM_SUB) return _mm256_mul_ps(_mm256_fmadd_ps(m, second, _mm256_mul_ps(s, first)), xs);
+    const __m256 term = _mm256_mul_ps(_mm256_mul_ps(s, xs), first);
+    if (form == PLP_FORM_MIN) return _mm256_fmadd_ps(m, xm, term);
+    if (form == PLP_FORM_MN2) return _mm256_fmadd_ps(m2, half1, _mm256_fmadd_ps(m, half0, term));
+    return term;
 }
 
 /* ---- transposes, folds, results -------------------------------------------------------------- */

@@ -114,14 +114,11 @@ TILES(SYM, 8) TILES(MIN, 8) TILES(SYM, 4) TILES(MIN, 4) TILES(SYM, 0) TILES(SUB,
 
 static tile_fn *tile_of(int32_t type, uint32_t groups)
 {
-    switch (type) {
-    case PLP_TYPE_Q4_0:                      return tiles_SYM_8[groups - 1];
-    case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K:  return tiles_MIN_8[groups - 1];
-    case PLP_TYPE_Q5_0: case PLP_TYPE_MXFP4: return tiles_SYM_4[groups - 1];
-    case PLP_TYPE_Q5_1: case PLP_TYPE_Q5_K:  return tiles_MIN_4[groups - 1];
-    case PLP_TYPE_Q2_K:                      return tiles_MN2_2[groups - 1];
-    case PLP_TYPE_Q3_K:                      return tiles_SUB_4[groups - 1];
-    case PLP_TYPE_Q6_K:                      return tiles_SUB_2[groups - 1];
-    default:                                 return tiles_SYM_0[groups - 1];
-    }
+    static tile_fn *const *const tiles[][9] = {
+        [PLP_FORM_SYM] = { [8] = tiles_SYM_8, [4] = tiles_SYM_4, [0] = tiles_SYM_0 },
+        [PLP_FORM_MIN] = { [8] = tiles_MIN_8, [4] = tiles_MIN_4 },
+        [PLP_FORM_SUB] = { [4] = tiles_SUB_4, [2] = tiles_SUB_2 },
+        [PLP_FORM_MN2] = { [2] = tiles_MN2_2 },
+    };
+    return tiles[plp_type_form(type)][columns_that_fit(type)][groups - 1];
 }

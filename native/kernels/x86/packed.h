@@ -96,17 +96,21 @@ INLINE uint32_t bytes_per_8(int type)
     return 0;
 }
 
+/* Weights in a block of the file. */
+INLINE uint32_t block_len(int type)
+{
+    switch (type) {
+#define QUANT(id, NAME, len, bytes, form) case id: return (len);
+#include "format/quants.def"
+#undef QUANT
+    }
+    return 0;
+}
+
 /* All types with an integer form, for switches and functions of each. */
 #define EACH_INTEGER_TYPE(DO) \
     DO(Q6_K) DO(Q5_K) DO(Q4_K) DO(Q3_K) DO(Q2_K) DO(IQ4_XS) DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4)
 
-INLINE bool is_256(int type)                                                                                                /* not 32 */
-{
-    switch (type) {
-    case PLP_TYPE_Q2_K: case PLP_TYPE_Q3_K: case PLP_TYPE_Q4_K: case PLP_TYPE_Q5_K: case PLP_TYPE_Q6_K: case PLP_TYPE_IQ4_XS: return true;
-    default: return false;
-    }
-}
 INLINE bool has_fifth_bits(int type) { return type == PLP_TYPE_Q5_0 || type == PLP_TYPE_Q5_1; }     /* a bit of each value */
 INLINE bool is_looked_up(int type)   { return type == PLP_TYPE_IQ4_NL || type == PLP_TYPE_IQ4_XS || type == PLP_TYPE_MXFP4; }
 /* Nibbles are first and second halves of a 32-block, which is how streams then multiply them. */

@@ -26,16 +26,6 @@ typedef struct sink {
     __m256         acc[TILE_TOKENS];
 } sink;
 
-/* How many columns' products of vpmaddubsw fit 16 bits; 0: of signed weights one's alone. */
-INLINE int columns_that_fit(const int type)
-{
-    switch (type) {
-    case PLP_TYPE_Q4_0: case PLP_TYPE_Q4_1: case PLP_TYPE_Q4_K: return 8;
-    case PLP_TYPE_Q5_0: case PLP_TYPE_Q5_1: case PLP_TYPE_Q5_K: case PLP_TYPE_MXFP4: case PLP_TYPE_Q3_K: return 4;
-    default: return is_signed(type) ? 0 : 2;
-    }
-}
-
 /* Of block `at` and token t, in all lanes: four activations, their sums, scales. */
 INLINE __m256i q_of(const sink *o, size_t at, const int c, const int t)
 {
@@ -98,7 +88,7 @@ INLINE void fetch_block(const int type, sink *o, const int i)
         __builtin_prefetch(o->next);
         o->next += 64;
     }
-    if (!is_256(type)) return;
+    if (block_len(type) == 32) return;
     UNROLL for (uint32_t line = 0; line < bytes; line += 64) __builtin_prefetch(o->own + line);
     o->own += o->stride;
     if (i == 7) o->own += bytes - 8 * o->stride;
@@ -113,7 +103,6 @@ INLINE void put_scales(const int type, sink *o, uint32_t b, const int i, __m256 
     UNROLL for (int t = 0; t < o->n; t++) {
         const __m256 xs = xs_of(o, at, t);
         __m256i x0 = _mm256_setzero_si256(), x1 = x0, first = o->wide[i][0][t], second = o->wide[i][1][t];
-        __m256 term;
         if (fit >= 4) first = add_pairs(o->narrow[i][0][t]), second = add_pairs(o->narrow[i][1][t]);
         if (fit == 4 && form != PLP_FORM_SUB) first = _mm256_add_epi32(first, second);
         if (weight_offset(type) || form == PLP_FORM_MN2) x0 = xi_of(o, at, t);
@@ -122,12 +111,8 @@ INLINE void put_scales(const int type, sink *o, uint32_t b, const int i, __m256 
             x0 = x0_of(o, at, t);
             x1 = _mm256_sub_epi32(x1, x0);
         }
-        if (form == PLP_FORM_SUB)
-            term = _mm256_mul_ps(_mm256_fmadd_ps(m, less_offset(type, second, x1), _mm256_mul_ps(s, less_offset(type, first, x0))), xs);
-        else
-            term = _mm256_mul_ps(_mm256_mul_ps(s, xs), less_offset(type, first, x0));
-        if (form == PLP_FORM_MIN) term = _mm256_fmadd_ps(m, xm_of(o, at, t), term);
-        if (form == PLP_FORM_MN2) term = _mm256_fmadd_ps(m2, half_sum(xs, x1), _mm256_fmadd_ps(m, half_sum(xs, x0), term));
+        const __m256 xm = form == PLP_FORM_MIN ? xm_of(o, at, t) : xs;
+        const __m256 term = term_of(form, s, m, m2, xs, xm, half_sum(xs, x0), half_sum(xs, x1), less_offset(type, first, x0), less_offset(type, second, x1));
         o->acc[t] = _mm256_add_ps(o->acc[t], term);
         UNROLL for (int half = 0; half < 2; half++) o->narrow[i][half][t] = o->wide[i][half][t] = _mm256_setzero_si256();
     }

@@ -138,16 +138,12 @@ INLINE void add_term(const int form, tile_sums *acc, const panel *p, uint32_t b,
 {
     if (start) dot = _mm256_add_epi32(dot, _mm256_set1_epi32(start->of[0][t]));
     if (start && form == PLP_FORM_SUB) second = _mm256_add_epi32(second, _mm256_set1_epi32(start->of[1][t]));
-    const __m256 xs = splat(x->xs[t]), s = _mm256_load_ps(p->s[b] + row), m = _mm256_load_ps(p->m[b] + row), d = _mm256_cvtepi32_ps(dot);
     float *to = acc->of[t] + row;
-    __m256 term;
-    if (form == PLP_FORM_SUB)
-        term = _mm256_mul_ps(_mm256_fmadd_ps(m, _mm256_cvtepi32_ps(second), _mm256_mul_ps(s, d)), xs);
-    else
-        term = _mm256_mul_ps(_mm256_mul_ps(s, xs), d);
-    if (form == PLP_FORM_MIN) term = _mm256_fmadd_ps(m, splat(x->xm[t]), term);
-    if (form == PLP_FORM_MN2)
-        term = _mm256_fmadd_ps(_mm256_load_ps(p->m2[b] + row), splat(half->of[1][t]), _mm256_fmadd_ps(m, splat(half->of[0][t]), term));
+    const __m256 s = _mm256_load_ps(p->s[b] + row), m = _mm256_load_ps(p->m[b] + row), m2 = _mm256_load_ps(p->m2[b] + row);
+    const __m256 none = _mm256_setzero_ps();
+    const __m256 half0 = form == PLP_FORM_MN2 ? splat(half->of[0][t]) : none, half1 = form == PLP_FORM_MN2 ? splat(half->of[1][t]) : none;
+    const __m256 d1 = form == PLP_FORM_SUB ? _mm256_cvtepi32_ps(second) : none;
+    const __m256 term = term_of(form, s, m, m2, splat(x->xs[t]), splat(x->xm[t]), half0, half1, _mm256_cvtepi32_ps(dot), d1);
     _mm256_store_ps(to, _mm256_add_ps(_mm256_load_ps(to), term));
 }
 
